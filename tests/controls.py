@@ -7,6 +7,8 @@ import ast
 import re
 import time
 
+from playwright.sync_api import expect
+
 from browser import control, end_animations, kernel_says
 
 # Values of all nested controls of a widget, by label.
@@ -30,6 +32,13 @@ def widget_with(page, part):
     found.wait_for(timeout=180_000)  # a lesson run from the top takes a while to reach it
     found.scroll_into_view_if_needed()
     return found
+
+
+def message_of(widget, words):
+    """Wait until a widget's message or error matches a pattern, and return it."""
+    line = widget.locator("[role=status], [role=alert]")
+    expect(line).to_contain_text(re.compile(words), timeout=60_000)
+    return line
 
 
 def widget(page):

@@ -232,12 +232,17 @@ class Compressor(tf.Module):
         *ended, table = results[0]
         updates = [tf.convert_to_tensor(update) if dense else update for update, _, _ in ended[:count]]
         mean = ended[count] if kinds.uncompressed else kinds.vector
-        if velocity := self.parts.pick_velocity(self.velocity, kinds):
-            velocity[0], mean = momentum_step(velocity[0], mean, self.scheme.momentum, self.scheme.nesterov)
+        mean, velocity = self.with_momentum(mean, kinds)
         states = [[state for _, _, state in own[:count]] for own in results]
         sent = [self.parts.num_sent(own, asked) for own, asked in zip(workers, first_asked, strict=True)]
         rows = ended[len(ended) - len(kinds.rows) :]
         return Outcome(updates, mean, velocity, rows, states, table, bytes_sent, tf.add_n(sent) / len(sent))
+
+    def with_momentum(self, mean: tf.Tensor, kinds: GradientVectors) -> tuple[tf.Tensor, list]:
+        """Return the uncompressed tensors' update, and a list of their new velocity; it is empty without momentum."""
+        if velocity := self.parts.pick_velocity(self.velocity, kinds):
+            velocity[0], mean = momentum_step(velocity[0], mean, self.scheme.momentum, self.scheme.nesterov)
+        return mean, velocity
 
     def waited(self, workers: list[GradientVectors]) -> Outcome:
         """Return the outcome of a step of local SGD without an exchange: only metadata are sent."""

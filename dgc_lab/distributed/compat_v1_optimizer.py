@@ -17,7 +17,6 @@ from dgc_lab.compression.gradients import check_finite, flatten, sum_duplicate_r
 from dgc_lab.compression.scheme import SparseVector
 from dgc_lab.compression.updates import Outcome
 from dgc_lab.compression.wire_format import nbytes
-from dgc_lab.compression.wrappers import momentum_step
 from dgc_lab.distributed.communicators import (
     Communicator,
     HorovodWorkers,
@@ -212,9 +211,7 @@ class PendingStep:
                 results.append(end.value)
         with tf.control_dependencies(tf.nest.flatten(done)):  # store state only after all values were checked
             checked = tf.identity([[-1.0]])
-        mean, scheme = flatten([done[i] for i in own.uncompressed]), compressor.scheme
-        if velocity := compressor.parts.pick_velocity(compressor.velocity, own):
-            velocity[0], mean = momentum_step(velocity[0], mean, scheme.momentum, scheme.nesterov)
+        mean, velocity = compressor.with_momentum(flatten([done[i] for i in own.uncompressed]), own)
         outcome = Outcome(
             [update for update, _, _ in results],
             mean,

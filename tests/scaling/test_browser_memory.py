@@ -1,12 +1,10 @@
 """Lesson 9's widget in JupyterLab and Chromium, in a notebook with one cell."""
 
-import re
-
 import pytest
 from playwright.sync_api import expect
 
 from browser import all_outputs, axe_complaints, control, run_all
-from controls import change_all_by_keyboard, change_all_by_mouse, fill, widget_with
+from controls import change_all_by_keyboard, change_all_by_mouse, fill, message_of, widget_with
 
 LESSON = "memory.ipynb"
 CELL = """\
@@ -23,9 +21,7 @@ def widget(page):
 
 
 def message(page, words):
-    line = widget(page).locator("[role=status], [role=alert]")
-    expect(line).to_contain_text(re.compile(words), timeout=60_000)
-    return line
+    return message_of(widget(page), words)
 
 
 def test_widget_appears_with_figure_and_table(page):
