@@ -138,7 +138,8 @@ def opened_folder(folder):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         home = f"http://127.0.0.1:{server.server_port}"
-        with opened(home) as page:
+        # Not home: Chromium asks for the icon of a list of files, which has none.
+        with opened("about:blank") as page:
             page.home = home
             yield page
         server.shutdown()
