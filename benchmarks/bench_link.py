@@ -138,7 +138,7 @@ def row(link, bits, run, answers, selection) -> dict:
         "selection_ms": round(selection, 3),
         "wire_bytes": round(statistics.mean(answer["wire_bytes"] for answer in answers)),
         # Horovod's float16 compression sends 2 of the 4 bytes per element; a single rank sends nothing.
-        "handed_bytes": round(answers[0]["handed_bytes"] * {"float16": 0.5, "no exchange": 0}.get(method, 1)),
+        "payload_bytes": round(answers[0]["payload_bytes"] * {"float16": 0.5, "no exchange": 0}.get(method, 1)),
         "steps": sum(len(answer["ms"]) for answer in answers) // 2,
         "collective": {"no exchange": None, "dense": "ring", "float16": "ring"}.get(method, "allgather"),
     }

@@ -52,7 +52,7 @@ def calling(settings, data, rounds):
 
 
 def sweeping(settings, data, ratios):
-    """Return the steps per second of a sweep, and of one run with as many steps and evaluations; without loading."""
+    """Return the steps per second of a sweep, and of a run with equally many steps and evaluations; without loading."""
     import dataclasses
 
     from dgc_lab.training.masking_trainer import Trainer

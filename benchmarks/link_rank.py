@@ -81,15 +81,15 @@ class Ranks:
         """Return the milliseconds of each step after the warm-up, and the bytes per step: on the link, and payload."""
         events = self.trainer(method, values, indices, alone).run(ratio)
         last = [next(events) for _ in range(warm_up)][-1]
-        before, times, handed = sent_bytes(), [], 0
+        before, times, payload_bytes = sent_bytes(), [], 0
         for _ in range(steps):
             event = next(events)
             times.append(1000 * (event.seconds - last.seconds))
-            handed += event.bytes_sent
+            payload_bytes += event.bytes_sent
             last = event
         sent = sent_bytes() - before
         events.close()
-        return {"ms": times, "wire_bytes": sent / steps, "handed_bytes": handed / steps, "loss": last.loss}
+        return {"ms": times, "wire_bytes": sent / steps, "payload_bytes": payload_bytes / steps, "loss": last.loss}
 
 
 def half_workers():

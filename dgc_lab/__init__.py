@@ -1,4 +1,4 @@
-"""DGC Lab: how distributed deep learning combines gradients, to read, run and try out.
+"""DGC Lab: read, run and try out how distributed deep learning combines gradients.
 
 ``import dgc_lab`` is fast and does not import TensorFlow. Import public names from the subpackages:
 

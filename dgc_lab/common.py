@@ -67,7 +67,7 @@ def check_instance(argument: str, value, kind: type):
 def check_list(argument: str, value) -> list:
     """Return the members of a list, a tuple, an array or another iterable.
 
-    Raises a ValueError if the value is not iterable, or is text or a dictionary, whose members are never meant.
+    Raises a ValueError if the value is not iterable, or is text or a dictionary, which are never meant as lists.
     """
     if not isinstance(value, str | bytes | Mapping):
         with contextlib.suppress(TypeError):
@@ -132,14 +132,14 @@ def _check_path(argument: str, given: str | os.PathLike, kind: str, is_kind) -> 
     except (OSError, StopIteration):  # the name is too long; the working folder was removed
         valid = False
     if not valid or "\0" in str(given):
-        raise ValueError(f"{argument} must be {kind}, or not be there yet, got {str(given)!r}: name another")
+        raise ValueError(f"{argument} must be {kind}, or not exist yet, got {str(given)!r}: choose another")
     return path
 
 
 def check_some(argument: str, value):
     """Return the value if it has at least one element; raise a ValueError otherwise."""
     if not isinstance(value, Sized) or getattr(value, "ndim", 1) == 0 or len(value) == 0:
-        raise ValueError(f"{argument} must hold at least one thing, got {value!r}")
+        raise ValueError(f"{argument} must have at least one element, got {value!r}")
     return value
 
 
@@ -233,7 +233,7 @@ def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:
 
 
 def load_arrays(file: str | os.PathLike) -> dict:
-    """Return the arrays of `save_arrays` by name, in their order.
+    """Return the arrays that `save_arrays` saved, by name, in their order.
 
     Raises a LabError if a single bit has changed. A file without SHA-256, as written by ``numpy.savez``, is also
     accepted, with the weaker checks of zip files.

@@ -109,7 +109,7 @@ def grading_folder(text: str) -> Path:
 
 
 def above_zero(text: str) -> float:
-    """Parse a number of minutes or gigabytes.
+    """Parse a positive number of minutes or gigabytes.
 
     Example:
         >>> above_zero("0.5")

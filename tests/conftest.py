@@ -59,6 +59,7 @@ LONGEST = (
     "04_dgc_masking.ipynb",
     "test_thresholds.py",
     "test_native.py",
+    "09_what_a_cluster_pays.ipynb",
     "08_other_compressors.ipynb",
     "01_gradient_aggregation.ipynb",
     "test_faults.py",

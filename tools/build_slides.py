@@ -1,6 +1,6 @@
 """Build slides from the lessons: ``make slides``, and part of ``make site``.
 
-``notebooks/slides/NN_name.toml`` selects the content for each lesson: sentences of its text, word for word, and cells
+``docs/slides/NN_name.toml`` selects the content for each lesson: sentences of its text, word for word, and cells
 whose stored output is shown. A sentence or a cell that the lesson no longer has is an error. The first two slides are
 the lesson's introduction and its objectives, the last one is its first question. Every slide has speaker notes.
 
@@ -25,9 +25,9 @@ from markdown_it import MarkdownIt
 from dgc_lab.exercises.questions import questions_of
 
 ROOT = Path(__file__).resolve().parent.parent
-LESSONS, SELECTIONS = ROOT / "notebooks", ROOT / "notebooks" / "slides"
+LESSONS, SELECTIONS = ROOT / "notebooks", ROOT / "docs" / "slides"
 STYLE = ROOT / "docs" / "site" / "slides.css"
-WIDTH, HEIGHT, LARGEST = 1150, 430, 32  # pixels of a slide that a table may take, and of its letters
+WIDTH, HEIGHT, LARGEST = 1150, 430, 32  # pixels: width and height of a table on a slide, font size
 REVEAL_FILES = ("dist/reset.css", "dist/reveal.css", "dist/reveal.js", "plugin/notes/notes.js")
 PAGE = """<!doctype html>
 <html lang="en">

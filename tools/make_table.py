@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of all options; each table refuses those that belong to another one."""
     table = argparse.ArgumentParser(prog="python tools/make_table.py", description="Reproduce a table of the lessons.")
     which = "masking on one worker; masking and DGC on two ranks; modes of lesson 3"
-    table.add_argument("which", choices=TABLES, help=f"{which}; or one of the studies of lessons 4 to 8")
+    table.add_argument("which", choices=TABLES, help=f"{which}; or one of the studies of lessons 4 to 9")
     steps = "updates per row, of all workers together (20 000, as published)"
     table.add_argument("--steps", type=int, help=steps)
     table.add_argument("--ratios", help="shares to send; by default those of the published or the lesson's table")
@@ -81,7 +81,7 @@ def two_node(options: argparse.Namespace) -> int:
 
 
 def study(options: argparse.Namespace, name: str) -> int:
-    """Run one of the lab's studies: the methods that lessons 4 to 8 compare."""
+    """Run one of the lab's studies: the methods that lessons 4 to 9 compare."""
     from dgc_lab.comparison.lab_studies import STUDIES, trainers
     from dgc_lab.comparison.study import SEARCH_SEEDS, study_events
     from dgc_lab.comparison.study_tables import study_table
@@ -132,6 +132,7 @@ TABLES = {
             "early steps",
             "schemes",
             "schemes on ranks",
+            "less often",
             "rules",
             "workers",
             "rates",

@@ -42,7 +42,7 @@ assert len(lab.rows) == 2 and lab.rows[0]["accuracy"] > 0.5, lab.rows
 
 
 def problems() -> list[str]:
-    """Return what prevents a release, one line per problem."""
+    """Return the problems that prevent a release, one per line."""
     changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
     wrong = [f"not committed: {line}" for line in changed.stdout.splitlines()]
     for file, pattern in NAMED.items():

@@ -24,6 +24,7 @@ from sphinx.util.docutils import SphinxDirective
 import build_slides
 import explorers
 import moving_picture
+import step_pictures
 from dgc_lab.ui.charts import image_tag
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +76,7 @@ def read_lesson(text: str) -> nbformat.NotebookNode:
 
 
 def read_text(app, docname: str, source: list[str]) -> None:
-    """Adapt a page's links: remove those to solutions, and point those to files that are no pages to GitHub."""
+    """Adapt a page's links: remove those to solutions, and point those to files that are not pages to GitHub."""
     file = app.env.doc2path(docname)
     if file.suffix != ".md":
         return
@@ -138,13 +139,16 @@ class RecordedRuns(SphinxDirective):
 
 
 class Explorer(SphinxDirective):
-    """Directive that inserts an explorer, ``schemes`` or ``cost``."""
+    """Directive that inserts an explorer: ``schemes``, ``cost``, or a series of `step_pictures`."""
 
     required_arguments = 1
+    site = Path()  # where the site is built
 
     def run(self):
-        make = {"schemes": explorers.schemes, "cost": explorers.cost}[self.arguments[0]]
-        return [nodes.raw("", make(), format="html")]
+        [name] = self.arguments
+        make = {"schemes": explorers.schemes, "cost": explorers.cost}.get(name)
+        html = make() if make else step_pictures.explorer(name, self.site)
+        return [nodes.raw("", html, format="html")]
 
 
 def write_script(app, error) -> None:
@@ -186,6 +190,7 @@ def setup(app) -> dict:
     app.connect("build-finished", write_script)
     app.connect("build-finished", write_slides)
     app.add_directive("recorded-runs", RecordedRuns)
+    Explorer.site = Path(app.outdir)
     app.add_directive("explorer", Explorer)
     app.add_html_math_renderer(
         "mathml", (formula, None), (lambda translator, node: formula(translator, node, block=True), None)

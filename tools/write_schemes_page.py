@@ -133,15 +133,14 @@ def results(name: str) -> str:
         f"Each run has {common['steps']} steps of {common['batch']} examples per worker{falling}. Momentum of 0.9 is "
         f"applied after the exchange unless a scheme has its own. Each scheme ran at the learning rates {rates} with "
         f"seed {SEARCH_SEEDS[0]}, at the two best of them with two more, and then at the better one with three others. "
-        "*kB per step* is a worker's payload, "
-        "averaged over the run; *ms per step* is that of the fastest of the three runs. "
+        "*kB per step* is a worker's payload, averaged over the run. "
         f"`python tools/make_table.py {name.replace(' ', '-')} --out rows.jsonl` computes the table again.",
         f"![{bytes_and_accuracy(table).alt}]({picture(name)})",
     ]
-    head = ["scheme", "rate", "accuracy", "min", "max", "kB per step", "ms per step"]
+    head = ["scheme", "rate", "accuracy", "min", "max", "kB per step"]
     rows = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    for scheme, rate, mean, low, high, _, size, time in table.itertuples():
-        figures = f"{rate:g} | {mean:.3f} | {low:.3f} | {high:.3f} | {size:,.1f} | {time:.1f}"
+    for scheme, rate, mean, low, high, _, size, _ in table.itertuples():
+        figures = f"{rate:g} | {mean:.3f} | {low:.3f} | {high:.3f} | {size:,.1f}"
         rows.append(f"| `{scheme}` | {figures} |")
     return "\n\n".join([*lines, "\n".join(rows)])
 

@@ -53,8 +53,8 @@ Two real Horovod ranks, trained with three methods:
   (accumulation, momentum correction, momentum factor masking)."""
 TWO_SAID = """\
 At 0.1 %, masking with DGC's thresholds, exemptions and warm-up is {lost:.1f} points less accurate than training with
-uncompressed gradients. Complete DGC sends as many bytes and accumulates the other elements. At every ratio in the
-table, its accuracy is within {within:.1f} points of that with uncompressed gradients.
+uncompressed gradients. Complete DGC sends the same number of bytes and accumulates the other elements. At every ratio
+in the table, its accuracy is within {within:.1f} points of that with uncompressed gradients.
 
 *kB per step* is the mean over all steps of the kilobytes that one rank sends. Most of DGC's kilobytes come from the
 warm-up, whose first steps send a quarter of the gradient, and from tensors that are sent uncompressed. *Masking like
@@ -65,7 +65,7 @@ DGC* has the same row for 100 % as masking, because without compression the thre
 .venv/bin/python tools/make_table.py two-node --method dgc --ratios 0.001 --seed 1 --out rows.jsonl
 ```
 
-The other tables of `make_table.py` are the studies of lessons 4 to 8, on smaller tasks ([schemes](schemes.md)).
+The other tables of `make_table.py` are the studies of lessons 4 to 9, on smaller tasks ([schemes](schemes.md)).
 
 Test accuracy over several seeds:"""
 

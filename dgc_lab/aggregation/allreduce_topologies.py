@@ -1,8 +1,8 @@
 """Lesson 1, section 5: allreduce of one gradient per worker over a central worker, a tree or a ring.
 
-Each topology takes a numpy array per worker (1 to 64), all of one shape and dtype, and raises ValueError otherwise. It
-returns each worker's copy of the sum, and a list of every `Message` in the order of sending. A worker adds only its own
-array and arrays that it received in messages.
+Each topology takes a numpy array per worker (1 to 64), all of the same shape and dtype, and raises ValueError
+otherwise. It returns each worker's copy of the sum, and a list of every `Message` in the order of sending. A worker
+adds only its own array and arrays that it received in messages.
 
 Source for the ring: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
 Journal of Parallel and Distributed Computing 69 (2), 2009.
@@ -117,7 +117,7 @@ def exchange(gradients: list[ArrayLike], topology: str):
     """Sum one array per worker over a `central` worker, a `tree` or a `ring`.
 
     Args:
-        gradients: numpy arrays of 1 to 64 workers, of one shape and dtype.
+        gradients: numpy arrays of 1 to 64 workers, of the same shape and dtype.
         topology: one of `TOPOLOGIES`.
 
     Returns:

@@ -129,7 +129,7 @@ def read_metadata(metadata) -> Trace:
 def profiler_trace(function: Callable, *arguments) -> Trace:
     """Call a ``tf.function`` under ``tf.profiler``, after one call that traces it, and read the profile.
 
-    This works on the CPU only, because a profile records GPU operations in another place. The profiler sees only the
+    This works on the CPU only, because a profile records GPU operations elsewhere. The profiler sees only the
     memory of TensorFlow's pooling allocators. With oneDNN (the default on newer x86 processors, or with
     ``TF_ENABLE_ONEDNN_OPTS=1``), these hold tensors of 256 KiB or more; without it none, and ``peak_bytes`` is 0.
     `session_trace` counts all tensors.

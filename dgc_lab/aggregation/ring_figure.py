@@ -17,7 +17,7 @@ from dgc_lab.aggregation.allreduce_topologies import bytes_by_link, check_gradie
 from dgc_lab.common import check_whole
 from dgc_lab.ui.charts import PALETTE, Picture, grid
 
-MOST_WORKERS = 4  # more do not fit on the picture
+MOST_WORKERS = 4  # more do not fit into the picture
 CELL, BEND = 0.56, 0.25  # inches; height of an arrow's arc as a share of its length
 LEGEND = "thick frame: arrived in this step\ndarker: from more workers\nkB or bytes: on this link so far"
 
@@ -30,7 +30,7 @@ def ring_step(gradients: list[ArrayLike], step: int) -> Picture:
     that the link has carried so far.
 
     Args:
-        gradients: arrays of 2 to 4 workers, of one shape and dtype, with at least one element per worker.
+        gradients: arrays of 2 to 4 workers, of the same shape and dtype, with at least one element per worker.
         step: number of the step, from 1 to 2 (k - 1) for k workers; 0 is the state before the first step.
 
     Raises:

@@ -101,8 +101,8 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
 
     Args:
         add: function of a list of addends, such as one of the `METHODS`, or Python's own ``sum``, which compensates for
-            the rounding of plain floats from Python 3.12 on.
-        addends: tensors or arrays of one shape and dtype.
+            the rounding of plain floats since Python 3.12.
+        addends: tensors or arrays of the same shape and dtype.
         orders: for each sum, the indices of the addends in the order of summation.
 
     Returns:
@@ -145,6 +145,6 @@ def measure(addends: list[ArrayLike]) -> list[dict]:
     rows = []
     for name, error in errors(addends).items():
         start = time.perf_counter()
-        np.asarray(METHODS[name](addends))  # waits for the value, also on a GPU
+        np.asarray(METHODS[name](addends))  # waits for the value, even on a GPU
         rows.append({"method": name, "error": error, "seconds": time.perf_counter() - start})
     return rows

@@ -44,7 +44,7 @@ def main() -> None:
 
     for module in HIDDEN_MODULES:
         del sys.modules[module]
-    # Each new training traces its own step; after the fifth, TensorFlow would print a warning in the notebook.
+    # Each new training run traces its own step; after the fifth, TensorFlow would print a warning in the notebook.
     tf.get_logger().setLevel("ERROR")
     gc.collect()
     gc.freeze()  # otherwise, each fork's collector would write to the shared memory

@@ -20,11 +20,11 @@ from dgc_lab.cluster.watchdog import FOLDER
 
 
 def start_guarded(module: str, *arguments: str, private: bool, variables: Mapping[str, str], **pipes):
-    """Start a Python module that ends with this process; return its process and its folder, which is then removed.
+    """Start a Python module in a process that ends when this one does; return that process and its folder.
 
     The module has the import path of this process, leads its own process group, and begins when its stdin is closed.
-    Only this user can read the folder, which holds the module's temporary files. ``pipes`` are passed to
-    ``subprocess.Popen``.
+    Only this user can read the folder, which holds the module's temporary files and is removed at the end. ``pipes``
+    are passed to ``subprocess.Popen``.
     """
     # The watchdog starts before the folder is created, because this process can be killed at any moment.
     folder = os.path.join(tempfile.gettempdir(), f"dgc_lab-{secrets.token_hex(4)}")

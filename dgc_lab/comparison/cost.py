@@ -20,7 +20,7 @@ METADATA_BYTES = 4  # sent by a worker once per step: whether its gradient is fi
 
 
 class Message(NamedTuple):
-    """Payload of a worker in a step: bytes sent by allreduce and by allgather, and the numbers of these collectives.
+    """Payload of a worker in a step: bytes sent by allreduce and by allgather, and how often each is called.
 
     Example:
         >>> Message(reduced=10**6, gathered=0).allreduces

@@ -1,6 +1,6 @@
 """Figures of studies: accuracy of methods, bytes and accuracy of schemes, and bias and variance of their messages.
 
-Lessons 4 to 8.
+Lessons 4 to 9.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ def bytes_and_accuracy(table: pd.DataFrame) -> Picture:
     """Draw each scheme's test error by the kB that a worker sends per step; a line joins the schemes on the front.
 
     A scheme is on the Pareto front if none with at most as many bytes is more accurate; these are numbered and named.
-    Marks show the family, and bars extend from the lowest to the highest error of the seeds. Both axes are logarithmic.
+    Marks show the family, and bars extend from the lowest to the highest error of the seeds. Both axes are logarithmic;
+    errors of more than five times the median are drawn there, so that a run that diverged does not hide the others.
 
     ``table`` is a result of `dgc_lab.comparison.stored_study` with schemes as its index. Raises ValueError if a column
     is missing.
@@ -30,6 +31,8 @@ def bytes_and_accuracy(table: pd.DataFrame) -> Picture:
     figure, [axes] = grid(1, 1, 9, 5)
     errors = (100 * (1 - table[["accuracy", "max", "min"]])).clip(lower=0.01)  # a logarithmic axis has no 0
     errors.columns = ["mean", "lowest", "highest"]
+    top = 5 * errors["mean"].median()
+    cut, errors = bool((errors["highest"] > top).any()), errors.clip(upper=top)
     front = pareto_front(table)
     families = [family(scheme) for scheme in table.index]
     for number, kind in enumerate(dict.fromkeys(families)):
@@ -51,7 +54,7 @@ def bytes_and_accuracy(table: pd.DataFrame) -> Picture:
     axes.tick_params(axis="y", which="minor", labelsize=8)
     axes.margins(y=0.15)
     label_panel(axes, "", "kB per step and worker")
-    axes.set_ylabel("test error, %", fontsize=9)
+    axes.set_ylabel(f"test error, % (larger ones at {top:.3g})" if cut else "test error, %", fontsize=9)
     axes.legend(**BESIDE)
     texts = (
         f"{readable(row.Index)}: {row.kB:.3g} kB, error {100 - 100 * row.accuracy:.1f} % from "

@@ -1,4 +1,4 @@
-"""The lab's studies: which methods lessons 4 to 8 compare, on which task, and where the rows are stored."""
+"""The lab's studies: which methods lessons 4 to 9 compare, on which task, and where the rows are stored."""
 
 from __future__ import annotations
 
@@ -74,7 +74,17 @@ SCHEMES = (
     *("threshold:limit=0.01", "dgc:ratio=0.001", "dgc:ratio=0.01", "dgc:ratio=0.02"),
     *("dgc:ratio=0.04", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"),
     *("top_k:ratio=0.001", "random_k:ratio=0.001", "random_k:ratio=0.002"),
+    *("int8:block=256", "int4", "threshold_reuse:ratio=0.01", "sidco:ratio=0.01", "blocks:ratio=0.01,size=32"),
+    *("leader_k:ratio=0.01", "cocktail:ratio=0.01", "cocktail:ratio=0.001", "powersgd:rank=1,after=150"),
+    *("eight_bit", "inceptionn", "sketch", "adaptive_quantization:ratio=0.01", "gravac", "demo:k=1", "one_bit_adam"),
+    *("adaptive_sparsification:ratio=0.01", "diloco", "sparseloco"),
 )
+OWN_SETTINGS = {"one_bit_adam": COMPRESS_ALL}  # its learning rate suits no tensor that SGD trains
+LESS_OFTEN = (  # at about 98, 2 and 0.7 kB per step
+    *("dense", "dgc:ratio=0.01", "dense:every=50", "diloco:every=50", "sparseloco:k=64,every=4"),
+    *("dgc:ratio=0.003", "dense:every=150", "diloco:every=150", "sparseloco:k=64,every=12"),
+)
+LESS_OFTEN_OPTIONS = {"dense:every=50": {"momentum": 0.0}, "dense:every=150": {"momentum": 0.0}}
 SCHEMES_ON_RANKS = (
     *("dense", "qsgd:levels=7", "terngrad", "ef_sign", "top_k:ratio=0.001", "random_k:ratio=0.001"),
     *("dgc:ratio=0.001", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"),
@@ -117,7 +127,7 @@ STUDIES = {
     "corrections": Study(CORRECTIONS, MNIST1D, RATES),
     "early steps": Study(EARLY_STEPS, MNIST1D, RATES),
     "schemes": Study(
-        {scheme: {"scheme": scheme} for scheme in SCHEMES},
+        {scheme: {"scheme": scheme, **OWN_SETTINGS.get(scheme, {})} for scheme in SCHEMES},
         MNIST1D,
         (0.8, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005, 0.001),
         (0, 1, 2),
@@ -128,6 +138,15 @@ STUDIES = {
         (0.1, 0.05, 0.02, 0.005),
         (0, 1, 2),
         on_ranks=True,
+    ),
+    "less often": Study(
+        {
+            **{name: {"scheme": name, **LESS_OFTEN_OPTIONS.get(name, {})} for name in LESS_OFTEN},
+            "dgc:ratio=0.003, clipped": {"scheme": "dgc:ratio=0.003", "clip_norm": 1.0},
+        },
+        {**MNIST1D, **COMPRESS_ALL},
+        RATES,
+        (0, 1, 2),
     ),
     "rules": Study(RULES, MNIST1D, (0.2,)),  # they differ too little to need their own rates
     "workers": Study(WORKERS, {**MNIST1D, "steps": 600}, (0.2,)),  # all runs have the same gradients to send

@@ -1,4 +1,4 @@
-"""Studies: comparisons of training methods, each at its own learning rate, with several seeds. Lessons 4 to 8.
+"""Studies: comparisons of training methods, each at its own learning rate, with several seeds. Lessons 4 to 9.
 
 No learning rate suits all methods: signs need a far smaller one than uncompressed gradients. So each method is
 first tried at several rates, the two best of them with two more seeds, and the runs that are compared use the better
@@ -44,7 +44,7 @@ def check_rate(rate):
 
 
 def check_seed(seed):
-    """Return the seed if a study can use it; raise ValueError otherwise, also for a seed of the search."""
+    """Return the seed if a study can use it; raise ValueError otherwise, including for seeds of the search."""
     if check_whole("seeds", seed, 0, 2**31 - 1) in SEARCH_SEEDS:
         raise ValueError(f"seeds must differ from those of the search, {SEARCH_SEEDS}, got {seed}")
     return int(seed)

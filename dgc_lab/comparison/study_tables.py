@@ -1,4 +1,4 @@
-"""Tables of a study's rows: the runs that are compared, and the search for the learning rates. Lessons 4 to 8."""
+"""Tables of a study's rows: the runs that are compared, and the search for the learning rates. Lessons 4 to 9."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class SchemeLab(LivePanel):
         presets = {name: {"schemes": text} for name, text in PRESETS.items()}
         controls = {
             **training_controls(wide(Text, "Learning rate", value=TUNED, placeholder="tuned or 0.1")),
-            "scheme": wide(Dropdown, "Scheme", options=[*self.mine, *SCHEMES]),
+            "scheme": wide(Dropdown, "Scheme", options=[(readable(name), name) for name in (*self.mine, *SCHEMES)]),
             "parameter": wide(FloatText, "", value=0),
             "schemes": schemes,
             "preset": preset_menu("Sweep", {"schemes": schemes}, presets),
@@ -161,8 +161,12 @@ class SchemeLab(LivePanel):
         """Give the parameter's control the name and default of the scheme's parameter; hide it if there is none."""
         parameter = self._first_parameter()
         self.parameter.layout.display = None if parameter else "none"
-        self.parameter.description = self.parameter.tooltip = parameter.name.capitalize() if parameter else ""
+        label = parameter.name.capitalize().replace("_", " ") if parameter else ""
+        self.parameter.description = self.parameter.tooltip = label
         self.parameter.value = parameter.default if parameter else 0
+
+    def _show_frame(self, frame, below: str = ""):
+        super()._show_frame(frame.assign(scheme=frame["scheme"].map(readable)), below)
 
     def _scheme_chosen(self, _):
         self._show_parameter()
@@ -179,7 +183,7 @@ class SchemeLab(LivePanel):
         from dgc_lab.compression import SCHEMES, parse_scheme
 
         base, _, given = name.partition(":")
-        check_choice("schemes", base, self.scheme.options)
+        check_choice("schemes", base, (*self.mine, *SCHEMES))
         parse_scheme(name)
         own = inspect.signature(SCHEMES[base]).parameters.get("ratio")
         if own is None or "ratio=" in given:

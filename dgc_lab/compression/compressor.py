@@ -24,7 +24,7 @@ from dgc_lab.compression.wrappers import momentum_step
 
 
 class Compressor(tf.Module):
-    """Turns each worker's gradients into the update that all workers apply; plain SGD applies it.
+    """Compressor that turns the workers' gradients into one update, which all workers apply with plain SGD.
 
     Args:
         scheme: a `DGCConfig`, or a `Scheme` of `dgc_lab.compression`.
@@ -46,7 +46,7 @@ class Compressor(tf.Module):
 
     Raises:
         ValueError: options are given with a `DGCConfig`; the options' reduction is not "average"; communicator
-            lacks the methods of `Collectives`; variables are not of floating-point numbers. At the first
+            lacks the methods of `Collectives`; variables are not floating-point. At the first
             step: the scheme yields or returns something invalid.
 
     Example:
@@ -262,7 +262,7 @@ class Compressor(tf.Module):
         return [tf.concat([bad[i : i + 1], own.metadata], 0) for i, own in enumerate(workers)]
 
     def commit(self, kinds: GradientVectors, outcome: Outcome, learning_rate, changes: list):
-        """Check that all is finite, store the new state, and apply or return the update: ``(updates, report)``."""
+        """Check that all values are finite, store the new state, and apply or return ``(updates, report)``."""
         parts, momentum, nesterov = self.parts, self.scheme.momentum, self.scheme.nesterov
         for own, new in zip(self.states, outcome.states, strict=True):
             changes = changes + parts.put_state(own, new, kinds)

@@ -31,7 +31,7 @@ MASKING = {
 
 @runtime_checkable
 class Collectives(Protocol):
-    """The participants of a training: the interface of `dgc_lab.distributed.communicators`."""
+    """The participants in a training run: the interface of `dgc_lab.distributed.communicators`."""
 
     size: int
     first: int
@@ -73,7 +73,7 @@ class DGCConfig:
         indices: encoding of their positions: ``"int32"``, 4 bytes each, or ``"run_lengths"``, 2 bytes for the number
             of elements between one and the next, the paper's encoding (`dgc_lab.compression.wire_format`).
         switch_to_dense: send the same elements by allreduce, with zeros between them, in steps whose ratio and number
-            of workers make that cheaper (`dgc_lab.compression.break_even`), also during the warm-up.
+            of workers make that cheaper (`dgc_lab.compression.break_even`), including those of the warm-up.
         reduction: ``"average"`` if each worker's gradient is the mean over its own batch; ``"sum"`` if it is
             already divided by the number of workers, as in the paper. The division happens only once.
         seed: integer from which samples are drawn, the same on all workers.

@@ -27,7 +27,7 @@ class Wire(NamedTuple):
     reduction: str = "average"
 
     def mean(self, total: tf.Tensor, workers: int) -> tf.Tensor:
-        """Return the mean for a sum over all workers; nothing else divides by their number."""
+        """Return the mean, given the sum over all workers; nothing else divides by their number."""
         return total if workers == 1 or self.reduction == "sum" else total / workers
 
 
@@ -112,7 +112,7 @@ def prefers_allreduce(questions, workers: int, wire: Wire):
 
 @functools.cache
 def wire_break_even(wire: Wire, workers: int) -> float:
-    """Return the ratio from which on an allreduce is cheaper than entries in this encoding."""
+    """Return the lowest ratio at which an allreduce is cheaper than entries in this encoding."""
     return break_even_ratio(workers, Layout(wire.values, wire.indices).entry_bytes)
 
 
@@ -162,7 +162,7 @@ def _exchange(asked, metadata, communicator, wire, number, by_allreduce: bool):
         )
         answers |= {i: tf.reshape(part, first[i].tensor.shape) for i, part in zip(joined, parts[1:], strict=True)}
     for place, i in enumerate(sent):
-        # The mean is taken of the entries, before they stand among zeros: far fewer divisions.
+        # Take the mean of the entries before zeros are inserted between them: far fewer divisions.
         entries = [message.entries[place] for message in every]
         answers[i] = [(indices, wire.mean(values, workers)) for indices, values in entries], tf.zeros([0])
     for i in others:
@@ -198,7 +198,7 @@ def with_zeros(question: SparseMean) -> tf.Tensor:
 
 
 def row_in_table(metadata, worker: int, workers: int):
-    """Return a table with a worker's metadata in its row, else zeros; the sum over workers is the full table."""
+    """Return a table with a worker's metadata in its row and zeros elsewhere; the workers' tables are summed."""
     return tf.pad(metadata[None], [[worker, workers - worker - 1], [0, 0]])
 
 

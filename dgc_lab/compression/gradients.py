@@ -120,7 +120,7 @@ def first_non_finite(workers: list[list], numbers: Sequence[int], ends: Sequence
 def check_numbers(bad: tf.Tensor, names: Sequence[str]) -> list:
     """Return operations that fail on all workers if any of them has found a non-finite gradient.
 
-    ``bad`` has, for each worker, what `first_non_finite` returned.
+    ``bad`` has the result of `first_non_finite` for each worker.
     """
     worker = tf.argmax(bad)
     name = tf.gather(tf.constant(list(names)), tf.maximum(tf.cast(bad[worker], tf.int32), 0))

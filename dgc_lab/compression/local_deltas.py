@@ -42,7 +42,7 @@ class LocalDeltas:
             wait: function without arguments that returns a structure of the same form, for a step without an exchange.
 
         Returns:
-            ``(outcome, changes)``: what exchange or wait returned, and pairs of a delta and its new value.
+            ``(outcome, changes)``: the result of ``exchange`` or ``wait``, and pairs of a delta and its new value.
         """
         if learning_rate is None:
             raise ValueError(

@@ -50,7 +50,7 @@ def _library():
 
 
 def build() -> Path:
-    """Return the path of the compiled library, from the cache or compiled now, which takes about ten seconds.
+    """Return the path of the compiled library; if it is not in the cache, compile it in about ten seconds.
 
     The cache is in ``DGC_LAB_CACHE``, or else in ``~/.cache/dgc_lab``. Its key consists of TensorFlow's version, the
     compiler, the flags and the source.

@@ -94,9 +94,9 @@ def ranking(magnitudes, numbers, counts):
 
 
 def segment_numbers(sizes: tuple[int, ...]) -> tf.Tensor:
-    """Return the number of the tensor that each element of a flat vector belongs to, int32 (elements,).
+    """Return, for each element of a flat vector, the number of its tensor: int32 (elements,).
 
-    The numbers have 8 or 16 bits, because ``tf.repeat`` takes half a second for 25 million elements on a CPU.
+    They come from a stored vector of 8 or 16 bits, because ``tf.repeat`` takes half a second for 25 million elements.
     """
     with tf.init_scope():
         kept = tf.constant(np.repeat(np.arange(len(sizes)), sizes).astype(np.uint8 if len(sizes) < 256 else np.uint16))

@@ -200,7 +200,7 @@ def unpack(messages, layout: Layout, workers: int) -> list[Message]:
 
 
 def read(parts: list, kinds: list, layout: Layout) -> Message:
-    """Return the message in the bytes of its parts: counts, numbers of fixed length, and parts of these kinds."""
+    """Return the message decoded from its parts' bytes: counts, numbers of fixed length, and parts of these kinds."""
     _, fixed, *rest = parts
     rest = [numbers_in(part, dtype) for part, (dtype, _) in zip(rest, kinds, strict=True)]
     entries, tensors = [], rest[2 * layout.sparse :]

@@ -31,7 +31,7 @@ from dgc_lab.distributed.keras_refusals import check_synchronized, learning_rate
 class AverageMetrics(keras.callbacks.Callback):
     """Callback that averages each epoch's losses and metrics over the ranks, for later callbacks and the history.
 
-    Put it first in the list of callbacks, on every rank. Each rank counts by the number of its examples, so shards of
+    Put it first in the list of callbacks, on every rank. Ranks are weighted by their numbers of examples, so shards of
     100 and 10 give the mean over all 110. After each epoch, it also checks that all ranks have the same learning rate
     and, with `dgc_lab.distributed.DistributedOptimizer`, the same trained weights.
 
@@ -148,7 +148,7 @@ class AverageMetrics(keras.callbacks.Callback):
 
 
 def examples_seen(model: keras.Model) -> float:
-    """Return how many examples the model's loss covers since its last reset; 0 if a custom step does not count them.
+    """Return how many examples the model's loss has covered since its last reset; 0 if a custom step counts none.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -204,7 +204,7 @@ class WriteCompression(keras.callbacks.Callback):
         folder: directory for the event files.
 
     Raises:
-        ValueError: `folder` is not a path. When training starts, also if the model's optimizer is not a
+        ValueError: `folder` is not a path; or, when training starts, the model's optimizer is not a
             `dgc_lab.distributed.DistributedOptimizer`.
 
     Example:

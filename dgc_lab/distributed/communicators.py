@@ -152,7 +152,7 @@ class HorovodWorkers(Communicator):
             variable.assign(tf.bitcast(got, tf.bfloat16) if sent is not variable else got)
 
     def _run_now(self, operation):
-        """Run a collective at once and return its value as an array, also while a compat.v1 graph is built."""
+        """Run a collective at once and return its value as an array, even while a compat.v1 graph is built."""
         with tf.init_scope():
             if tf.executing_eagerly():
                 return operation().numpy()

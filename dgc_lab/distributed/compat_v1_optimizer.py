@@ -149,9 +149,9 @@ class PendingStep:
 
     Attributes:
         updates: this worker's updates, one per variable, for Horovod to exchange. All are NaN if any gradient is not
-            finite, so that every worker notices. A compressed gradient is a flat ``tf.IndexedSlices``. From the
-            break-even ratio on, it is a dense tensor with zeros, unless the ratio is a tensor: the format must be known
-            in advance.
+            finite, so that every worker notices. A compressed gradient is a flat ``tf.IndexedSlices``. At the
+            break-even ratio and above, it is a dense tensor with zeros, unless the ratio is a tensor: the format must
+            be known in advance.
     """
 
     def __init__(self, compressor: Compressor, gradients: list):

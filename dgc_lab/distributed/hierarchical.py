@@ -22,7 +22,7 @@ class HierarchicalCommunicator(HorovodWorkers):
 
     ``size`` is the number of hosts and ``first`` the index of this rank's host, in the order of their lowest ranks. All
     ranks of a host hold the same velocities and residuals, bit for bit. Byte counts cover a host's payload in the
-    exchange between hosts. Keras does not save communicators: set it again on a `DistributedOptimizer` after loading.
+    exchange between hosts. Keras does not save communicators: set one again on a `DistributedOptimizer` after loading.
 
     Args:
         host: name of this rank's host; if None, the machine's host name.

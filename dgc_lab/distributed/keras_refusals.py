@@ -58,7 +58,7 @@ def check_optimizer(optimizer, distributed: type) -> None:
 
 
 def held_optimizers(optimizer: keras.optimizers.Optimizer) -> list:
-    """Return the optimizer and all optimizers in its attributes, also in lists, dictionaries and other optimizers.
+    """Return the optimizer and all optimizers in its attributes, even in lists, dictionaries and other optimizers.
 
     Example:
         >>> scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
@@ -193,7 +193,8 @@ def check_synchronized(layers: list) -> None:
 def refuse_unknown(paths: list[str], knows_some: bool) -> NoReturn:
     """Raise the ValueError for variables that the optimizer was not built with, given their paths.
 
-    It knows none after a model was loaded from an ``.h5`` file, and some of them after unfreezing layers.
+    An optimizer knows no variables after a model was loaded from an ``.h5`` file, and only some after layers were
+    unfrozen.
     """
     if not knows_some:
         raise ValueError(

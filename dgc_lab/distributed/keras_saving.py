@@ -33,7 +33,7 @@ def save_state(optimizer, store) -> None:
 
 
 def load_state(optimizer, store) -> None:
-    """Load what `save_state` saved, if anything. An unbuilt optimizer warns, as Keras's own do.
+    """Load the state that `save_state` saved, if any. An unbuilt optimizer warns, as Keras's own do.
 
     Raises:
         ValueError: another rank saved the residuals, or the model had another config.

@@ -30,7 +30,7 @@ def launched() -> tuple[str, int]:
     if "SLURM_PTY_PORT" in environment and environment.get("SLURM_PROCID") == 0:
         environment.pop("SLURM_STEP_NUM_TASKS", None)  # srun --pty bash: only the first task has a shell
     tasks = {launcher: environment.get(variable, 1) for variable, launcher in LAUNCHERS.items()}
-    tasks["a PMIx launcher"] = environment.get("PMIX_RANK", 0) + 1  # PMIx tells no number of tasks
+    tasks["a PMIx launcher"] = environment.get("PMIX_RANK", 0) + 1  # PMIx does not provide the number of tasks
     launcher = max(tasks, key=tasks.get)
     return (launcher, tasks[launcher]) if tasks[launcher] > 1 else ("", 1)
 

@@ -2,8 +2,8 @@
 
 Under the policy mixed_float16, small gradients would be rounded to zero, so the loss is multiplied by a scale and the
 gradients are divided by it. Keras's ``LossScaleOptimizer`` halves the scale and skips the update if a gradient is not
-finite, and doubles it after 2000 updates without that. It decides on each rank alone. Here, all ranks decide alike,
-because the exchange tells each of them whether any gradient was not finite.
+finite, and doubles it after 2000 updates without that. It decides on each rank alone. Here, all ranks make the same
+decision, because the exchange tells each of them whether any gradient was not finite.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A run can die when only some ranks have saved. Each rank therefore keeps its last two checkpoints, and all ranks restore
 the newest step that every rank has.
 
-Lesson 7, section 7.
+Lesson 7, section 5.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def optimizer_bytes(optimizer: keras.optimizers.Optimizer) -> int:
         optimizer: a Keras optimizer.
 
     Raises:
-        ValueError: ``optimizer`` is something else.
+        ValueError: ``optimizer`` is not a Keras optimizer.
 
     Example:
         >>> adam = keras.optimizers.Adam()

@@ -23,7 +23,7 @@ class TimelineError(LabError):
 
 
 def read(file: str | os.PathLike) -> pd.DataFrame:
-    """Return the phases in a timeline file by start time, also if Horovod is still writing it or was killed.
+    """Return the phases in a timeline file by start time, even if Horovod is still writing it or was killed.
 
     Returns:
         One row per finished phase: ``tensor``; ``phase`` as Horovod names it, such as ``NEGOTIATE_ALLREDUCE`` (ranks
@@ -31,7 +31,7 @@ def read(file: str | os.PathLike) -> pd.DataFrame:
         ``start ms`` since the first phase began; and ``ms``. A rank that becomes ready is a row of 0 ms.
 
     Raises:
-        TimelineError: the file is empty or in another format.
+        TimelineError: the file is empty or in a different format.
         OSError: the file cannot be read.
     """
     names, opened, rows = {}, {}, []

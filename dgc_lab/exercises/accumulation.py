@@ -100,7 +100,7 @@ def mended_clipping(answer, variant: Variant) -> str:
 
 
 def mended_update(answer, variant: Variant) -> str:
-    """Check the update of a first step without clipping, whatever the residuals."""
+    """Check the update of a first step without clipping, for any residuals."""
     gradients = np.array([[4.0, 1.0, 0.5], [0.5, 8.0, 1.0], [2.0, 7.0, 1.0], [1.0, 0.5, 0.25]])
     about = "for four workers that send 4 at position 0, 8 at 1, 7 at 1 and 1 at 0, with a rate of 1"
     moved, _ = _run_step(answer, gradients, np.zeros_like(gradients), 1e9, about)
@@ -112,7 +112,7 @@ def mended_update(answer, variant: Variant) -> str:
 
 
 def mended_residuals(answer, variant: Variant) -> str:
-    """Check the residuals of a step without clipping, whatever the weights."""
+    """Check the residuals of a step without clipping, for any weights."""
     for gradients, right, hint in (
         ([[4.0, 1.0, 2.0], [1.0, 5.0, 2.0]], [[0, 1, 2], [1, 0, 2]], "each sends one element and keeps its other two"),
         ([[3.0, 1.0, 1.0], [-3.0, 1.0, 1.0]], [[0, 1, 1], [0, 1, 1]], "3 and -3 are both sent, and neither is kept"),
@@ -126,7 +126,7 @@ def mended_residuals(answer, variant: Variant) -> str:
 def times_fewer(answer, variant: Variant) -> str:
     cases = (
         ([10], 1000, 0, 50, "10 of 1000 elements at 8 bytes each replace 4000 bytes"),
-        ([10, 10], 1000, 100, 4400 / 480, "both trainings send 100 more elements uncompressed in every step"),
+        ([10, 10], 1000, 100, 4400 / 480, "both runs send 100 more elements uncompressed in every step"),
         ([600], 1000, 0, 1, "600 elements with positions would take 4800 bytes, all 1000 values take 4000"),
         ([250, 10, 10, 10], 1000, 0, 4000 / 560, "2240 bytes in four steps replace 16 000"),
     )
@@ -134,7 +134,7 @@ def times_fewer(answer, variant: Variant) -> str:
         about = f"for {elements} elements, {uncompressed} more sent uncompressed, and {sent} sent"
         found = asked_number(answer, np.array(sent), elements, uncompressed, about=about)
         expect(np.isclose(found, right), f"{about}, the factor is not {found:.4g}: {hint}.")
-    return "right: all bytes of one training divided by all bytes of the other."
+    return "right: all bytes of one run divided by all bytes of the other."
 
 
 def break_even_workers(answer, variant: Variant) -> str:

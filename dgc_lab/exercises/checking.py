@@ -217,7 +217,7 @@ def array_like(result, pattern, about: str) -> np.ndarray:
     """Return the answer as an array, which must have the shape of ``pattern``.
 
     Raises:
-        NotYet: the answer is not an array, has another shape, or is not Boolean or numeric like ``pattern``.
+        NotYet: the answer is not an array, has a different shape, or is not Boolean or numeric like ``pattern``.
     """
     try:
         result = np.asarray(result)
@@ -234,7 +234,7 @@ def array_like(result, pattern, about: str) -> np.ndarray:
 
 
 def alike(found, right, rtol: float = 1e-5) -> bool:
-    """Whether an answer has the shape of ``right`` and nearly its values; unlike numpy's functions, never broadcasts.
+    """Return whether an answer has the shape of ``right`` and nearly its values; unlike numpy, never broadcast.
 
     Example:
         >>> alike([1, 2], np.array([1.0, 2.0])), alike(np.zeros((0, 1)), [1, 2]), alike(1, [1, 1])
@@ -248,7 +248,7 @@ def parts(result, names: tuple[str, ...], about: str) -> tuple:
     """Return the answer as a tuple with one item per name.
 
     Raises:
-        NotYet: the answer is not a tuple, list or array, or has another length.
+        NotYet: the answer is not a tuple, list or array, or has a different length.
     """
     is_sequence = isinstance(result, tuple | list) or (isinstance(result, np.ndarray) and result.ndim > 0)
     if not is_sequence or len(result) != len(names):

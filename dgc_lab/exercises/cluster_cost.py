@@ -34,7 +34,7 @@ def my_crossover(answer, variant: Variant) -> str:
     right = (workers - 1 - levels) * alpha / (beta * (levels - (workers - 1) / workers))
     expect(
         np.isclose(found, right, rtol=1e-3),
-        f"both do not take equally long at {found:.5g} bytes. Set the two costs equal, and solve for the size.",
+        f"the two do not take equally long at {found:.5g} bytes. Set the two costs equal, and solve for the size.",
     )
     return "right: below this size the tree is faster."
 
@@ -91,7 +91,7 @@ def my_network(variant: Variant) -> tuple[list[float], list[int], float, float]:
         return seconds.tolist(), sizes, variant.whole("my_network_alpha", 3, 20) * 1e-4, 4e-9
 
     def has_a_clear_best(network):
-        """Whether a bucket of medium size wins by at least 1 %."""
+        """Return whether a bucket of medium size wins by at least 1 %."""
         ends = sorted((_ends(*network[:2], bucket, *network[2:])[-1], bucket) for bucket in BUCKETS)
         return ends[0][1] not in (BUCKETS[0], BUCKETS[-1]) and ends[1][0] > 1.01 * ends[0][0]
 
@@ -162,7 +162,7 @@ def outer_training(answer, variant: Variant) -> str:
     for settings, words in (
         ((1, 1, 0.5, 1.0, 0.0), "one round of one inner step is one step of gradient descent with the mean gradient"),
         ((1, 4, 0.5, 1.0, 0.0), "after one round at outer rate 1, the weights are the mean of the workers' weights"),
-        ((3, 4, 0.5, 1.0, 0.0), "each round starts from the same weights on all workers, and averages anew"),
+        ((3, 4, 0.5, 1.0, 0.0), "each round starts from the same weights on all workers, and averages again"),
         ((1, 4, 0.5, 0.7, 0.9), "the first outer step moves by outer_rate * (1 + momentum) times the difference"),
         ((4, 4, 0.5, 0.7, 0.9), "the velocity is kept from round to round"),
     ):

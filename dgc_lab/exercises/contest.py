@@ -28,7 +28,7 @@ def contest_accuracy(compress, decompress, order: int = 0) -> float:
             first) and of a seed (an int, equal for all workers, different in each step); returns
             ``(message, memory)``. The message is a list of up to four non-empty one-dimensional arrays of numbers.
         decompress: function of a message and the seed; returns the gradient (650,) that the message encodes.
-        order: another value permutes the class labels, which makes weights that were computed in advance useless.
+        order: any value but 0 permutes the class labels, so that weights computed in advance are useless.
 
     Raises:
         NotYet: a message has more than `BUDGET` bytes or is malformed, or it decompresses to values that are not
@@ -61,7 +61,7 @@ def contest_accuracy(compress, decompress, order: int = 0) -> float:
 
 
 def _train(compress, decompress, seed: int, order: int, messages: list[tuple]) -> float:
-    """Return the test accuracy after one training."""
+    """Return the test accuracy after one training run."""
     (images, labels), (test_images, test_labels) = digits(order)
     rng, weights = np.random.default_rng(seed), np.zeros(ELEMENTS, np.float32)
     memories = [np.zeros(ELEMENTS, np.float32) for _ in range(WORKERS)]

@@ -47,7 +47,7 @@ def top_k_mask(answer, variant: Variant) -> str:
     for k, kept in ((0, "none"), (4, "all")):
         mask = array_like(asked(answer, tied, k, about=f"for k = {k}"), tied > 0, f"for k = {k}")
         expect(mask.sum() == k, f"for k = {k} of 4 elements, {kept} must be kept, got {mask.sum()}.")
-    return "right: also for ties, tables, no elements and all elements."
+    return "right: even for ties, tables, no elements and all elements."
 
 
 def split(answer, variant: Variant) -> str:
@@ -152,7 +152,7 @@ def my_network(variant: Variant) -> tuple[list[np.ndarray], float]:
         return gradients, variant.choice("my_network_ratio", (0.01, 0.02, 0.03, 0.05))
 
     def counts_differ(drawn):
-        """Whether rounding up once and the two thresholds give three different counts."""
+        """Return whether rounding up once and the two thresholds give three different counts."""
         gradients, ratio = drawn
         return len({_num_to_keep(ratio, sum(each.size for each in gradients)), *_counts(gradients, ratio)}) == 3
 

@@ -13,7 +13,7 @@ LETTERS = "ABCD"
 
 
 class Questions(ipywidgets.VBox):
-    """Widget with the questions on a lesson; it explains each answer that is chosen; all lessons end with it.
+    """Widget that asks the questions on a lesson and explains each chosen answer; every lesson ends with one.
 
     ``choices`` are the buttons of each question, and ``messages`` the explanations.
 

@@ -34,7 +34,7 @@ def replica_loss(answer, variant: Variant) -> str:
             np.isclose(found, 3.5),
             f"{about}, the replicas' losses must add up to the batch's mean of 3.5; they add up to {found:.3g}.",
         )
-    return "right: also for slices of unequal size."
+    return "right: even for slices of unequal size."
 
 
 def combine_gradients(answer, variant: Variant) -> str:

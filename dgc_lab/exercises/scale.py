@@ -51,7 +51,7 @@ def break_even_ratio(answer, variant: Variant) -> str:
     about = "for 2 workers and 3 bytes per entry"
     found = number(asked(answer, 2, 3, 4, about=about), about)
     expect(found == 1, f"{about}, the allgather passes fewer bytes even at a ratio of 1; got {found:.3g}.")
-    return "right: also for float16."
+    return "right: for float16, too."
 
 
 def break_even_bandwidth(answer, variant: Variant) -> str:

@@ -59,7 +59,7 @@ def my_events(variant: Variant) -> list[tuple[str, int]]:
 
 def may_start(answer, variant: Variant) -> str:
     cases = (
-        (3, [3, 3, 3], 0, True, "all workers have done as many steps, so none waits, whatever the bound"),
+        (3, [3, 3, 3], 0, True, "all workers have done equally many steps, so none waits, whatever the bound"),
         (4, [4, 3, 3], 0, False, "it is one step ahead and none is allowed, as in synchronous training"),
         (4, [4, 3, 3], 1, True, "it is one step ahead, and one is allowed"),
         (7, [7, 9, 4], 2, False, "it is three steps ahead of the slowest, and two are allowed"),
@@ -150,7 +150,7 @@ def my_cluster(variant: Variant) -> np.ndarray:
         return np.round(rng.uniform(1, 2, (6, 5)) * rng.choice([1, 1, 1, 4], (6, 5)), 2)
 
     def slowest_changes(seconds):
-        """Whether skipping one fixed worker never equals skipping each step's slowest."""
+        """Return whether skipping one fixed worker never equals skipping each step's slowest."""
         right = np.sort(seconds, axis=1)[:, -2].sum()
         return not any(np.isclose(np.delete(seconds, each, 1).max(1).sum(), right, rtol=0.01) for each in range(5))
 
@@ -161,7 +161,7 @@ def stale_training(answer, variant: Variant) -> str:
     (images,), (labels,) = my_digits(variant, workers=1)
     for delay, steps, hint in (
         (0, 3, "without staleness, this is gradient descent"),
-        (2, 3, "the first three gradients are computed at the weights of the start: two for want of older ones"),
+        (2, 3, "the first three gradients are computed at the initial weights: two of them have no older ones"),
         (2, 5, "step 4 uses the gradient at the weights that step 2 started from"),
     ):
         about = f"for {steps} steps at a rate of 0.5 with a staleness of {delay}"

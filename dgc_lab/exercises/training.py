@@ -41,7 +41,7 @@ def softmax_loss(weights, images, labels) -> float:
 
 
 def softmax_gradient(weights, images, labels) -> np.ndarray:
-    """Return the gradient of `softmax_loss` by the weights, (64, 10).
+    """Return the gradient of `softmax_loss` with respect to the weights, (64, 10).
 
     Example:
         >>> images, labels = my_digits(Variant(0), workers=1)
@@ -55,7 +55,7 @@ def softmax_gradient(weights, images, labels) -> np.ndarray:
 
 
 def zero_weights() -> np.ndarray:
-    """Return the weights that every training starts from, zeros (64, 10)."""
+    """Return the weights that every training run starts from, zeros (64, 10)."""
     return np.zeros((PIXELS, CLASSES))
 
 

@@ -26,6 +26,7 @@ from .stability import guaranteed_rate as guaranteed_rate
 from .stability import largest_stable_rate as largest_stable_rate
 from .stability import stability_table as stability_table
 from .stability import stable_rate as stable_rate
+from .straggler_widget import StragglerExplorer as StragglerExplorer
 from .tasks import Classifier as Classifier
 from .training_loop import train as train
 from .training_loop import train_on as train_on

@@ -1,4 +1,4 @@
-"""Settings of a training on parameter servers. Lesson 3, from section 2 on."""
+"""Settings of a training run on parameter servers. Lesson 3, sections 2 to 10."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dgc_lab.parameter_server.schedule import Schedule
 
 @dataclass(frozen=True)
 class AsyncConfig:
-    """Settings of a training on parameter servers.
+    """Settings of a training run on parameter servers.
 
     Attributes:
         schedule: mode and stragglers.
@@ -23,7 +23,7 @@ class AsyncConfig:
         momentum: in [0, 1).
         staleness_aware: divide the learning rate by the staleness if that is above 1.
         seed: seed of the order of examples. Unless synchronous, two runs with the same seed still differ, because
-            gradients arrive in another order.
+            gradients arrive in a different order.
         score_every: gradients between two scores (and two checkpoints).
 
     Raises:

@@ -1,4 +1,4 @@
-"""The coordinator's part of a training: threads that schedule batches on workers, and detection of dead workers."""
+"""The coordinator's part of a training run: threads that schedule batches on workers, and detection of dead workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that a training yields while it runs, and their collection. Lesson 3, from section 2 on."""
+"""Events that a training run yields, and their collection. Lesson 3, sections 2 to 10."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Finished:
 
 @dataclass
 class Training:
-    """Collected events of a training.
+    """Collected events of a training run.
 
     Attributes:
         records: one for each finished batch.

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
+from dgc_lab.common import check_number
 from dgc_lab.parameter_server.metrics import check_runs, stalenesses, table_of, update_times
 from dgc_lab.parameter_server.schedule import DROPPED
 from dgc_lab.parameter_server.stability import guaranteed_rate, stable_rate
@@ -25,18 +26,20 @@ LOOKS = {
 }
 
 
-def timelines(runs: dict) -> Picture:
+def timelines(runs: dict, seconds: float | None = None) -> Picture:
     """Draw the first seconds of each run: a row of activities per worker, and a mark for each update above them.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name. The first 16 workers of each are drawn, for as
-            long as a few gradients of the slowest worker take.
+        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name. The first 16 workers of each are drawn.
+        seconds: length of the time axis, above 0; if None, as long as a few gradients of the slowest worker take.
 
     Raises:
-        ValueError: there are no runs, or a run has no records.
+        ValueError: there are no runs, a run has no records, or ``seconds`` is out of range.
     """
     check_runs(runs)
-    end, rows = _seconds_to_draw(runs), {}
+    if seconds is not None:
+        check_number("seconds", seconds, "above 0 and finite")
+    end, rows = seconds or _seconds_to_draw(runs), {}
     for name, records in runs.items():
         workers = sorted({record.worker for record in records})
         some = f" (the first {MAX_ROWS} of {len(workers)} workers)" * (len(workers) > MAX_ROWS)
@@ -46,7 +49,7 @@ def timelines(runs: dict) -> Picture:
     said = []
     for axes, (title, workers), records in zip(panels, rows.items(), runs.values(), strict=True):
         shares = _draw_workers(axes, records, workers, end)
-        moments = [moment for moment in update_times(records).values() if moment <= end]
+        moments = [moment for moment in update_times(records).values() if moment <= end * (1 + 1e-9)]
         axes.plot(moments, np.full(len(moments), -1), "|", color="black", markersize=9)
         axes.set_xlim(0, end)
         doing = ", ".join(f"{what} {share:.0%}" for what, share in shares.items() if share)
@@ -55,7 +58,7 @@ def timelines(runs: dict) -> Picture:
 
 
 def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[float, float]]]:
-    """Return what workers did in a time window: start and length of each span in seconds, by worker and activity."""
+    """Return the workers' activities in a time window: starts and lengths in seconds, by worker and activity."""
     found = {(worker, look): [] for worker in workers for look in LOOKS}
     for record in records:
         if record.worker in workers and record.began < end and record.done > start:

@@ -28,7 +28,7 @@ class StragglerPicture(LiveFigure):
     """Figure with three panels: loss of all runs by time; staleness and last seconds of the current run."""
 
     def __init__(self):
-        super().__init__(Figure(figsize=(9.6, 4.9), dpi=84))
+        super().__init__(Figure(figsize=(9.6, 4.9), dpi=100))
         # Fixed positions: automatic layout takes longer than drawing and always gives the same result.
         self.loss_axes = self.figure.add_axes((0.065, 0.5, 0.56, 0.46))
         self.staleness_axes = self.figure.add_axes((0.71, 0.5, 0.275, 0.46))

@@ -23,7 +23,7 @@ def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
             gradient were read, ``("update", name, ...)`` when an update with one or more gradients was applied.
 
     Raises:
-        ValueError: an event is of another kind, a gradient is read or applied twice, or applied before it is read.
+        ValueError: an event is of an unknown kind, a gradient is read or applied twice, or applied before it is read.
 
     Example:
         >>> count_staleness([("read", "a"), ("read", "b"), ("update", "a"), ("update", "b")])

@@ -37,10 +37,10 @@ TARGET = 0.8  # test accuracy
 
 @dataclass(frozen=True)
 class ModeStudy:
-    """What a study compares, and how it trains and scores.
+    """Definition of a study: the ways to train that it compares, and how it trains and scores.
 
     A way to train is a number of workers and settings, to which each run adds its learning rate and seed. ``outcome``
-    gives a training's scores, of which the search minimizes ``objective``; None is the worst value.
+    gives a training run's scores, of which the search minimizes ``objective``; None is the worst value.
     """
 
     ways: dict[str, tuple[int, AsyncConfig]]
@@ -210,7 +210,7 @@ def gan_outcome(training: Training) -> dict:
 
 
 def slow(times: float) -> tuple[Straggler, ...]:
-    """Return worker 1 as a straggler, so many times as slow as the others."""
+    """Return worker 1 as a straggler that computes for this many times as long as the others."""
     return (Straggler(1, slowdown=times),)
 
 

@@ -1,4 +1,4 @@
-"""Replay of a training from its records, in this process and without servers. Lesson 3, sections 3, 4 and 8.
+"""Replay of a training run from its records, in this process and without servers. Lesson 3, sections 3, 4 and 8.
 
 A schedule affects learning only through the weights that each gradient is computed from, and the update that includes
 it. Measured and simulated records contain both. A replay shows the effect of staleness for many workers and seeds
@@ -33,7 +33,7 @@ def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Tra
     Returns:
         The records with the losses of this training (NaN for dropped gradients), a `Score` every ``score_every``
         gradients and one at the end, and `Finished`. A score's seconds are those of its update in the records. Given
-        the records and the config of a training on servers, the final weights are those of that training, except for
+        the records and the config of a run on servers, the final weights are those of that run, except for
         rounding.
 
     Raises:
@@ -77,7 +77,7 @@ def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Tra
 
 
 class Weights:
-    """The weights of a training after its last updates, as many as its stalest gradient needs."""
+    """The weights of a training run after its last updates, as many as its stalest gradient needs."""
 
     def __init__(self, task: Task, config: AsyncConfig, longest: int):
         initial = task.initial_weights()

@@ -16,7 +16,7 @@ REHEARSAL = -1  # batch number of a step whose gradient is ignored
 
 
 def sleep(seconds) -> tf.Tensor:
-    """Sleep inside a graph, also on a remote worker; return an int32 scalar that is available after this time."""
+    """Sleep inside a graph, even on a remote worker; return an int32 scalar that is available after this time."""
     nothing = {"output_types": [tf.int32], "output_shapes": [[]]}
     one = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
     slept = tf.raw_ops.SleepDataset(

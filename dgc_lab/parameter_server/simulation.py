@@ -1,6 +1,6 @@
 """Discrete-event simulation of the schedules, for more workers than one machine can run. Lesson 3, section 9.
 
-The protocol is that of a real training, but no gradients are computed, so records have no loss. In synchronous training
+The protocol is that of real training, but no gradients are computed, so records have no loss. In synchronous training
 each simulated worker contributes one gradient to an update. A real worker that is late can leave its batch to another.
 """
 
@@ -85,7 +85,7 @@ def _uncontended(starts: pd.Series, stops: pd.Series, ends) -> pd.Series:
 
 
 def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts, seed: int = 0) -> list[GradientEvent]:
-    """Simulate a training on a schedule, and return its records.
+    """Simulate a training run on a schedule, and return its records.
 
     Args:
         schedule, costs: when workers wait, which ones are slow, and how long each part of a step takes.

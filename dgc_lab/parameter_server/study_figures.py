@@ -79,7 +79,7 @@ def samples_beside_real(samples: dict) -> Picture:
     """Draw a panel of real points, and a panel of generated points per run, with circles around the centres.
 
     ``samples`` are float arrays (count, 2) by label, such as the results of `dgc_lab.workloads.gan.RingGAN.sample`.
-    Raises ValueError if there are no samples, or an array has another shape.
+    Raises ValueError if there are no samples, or an array has a different shape.
 
     Example:
         >>> samples_beside_real({"every point at 0": np.zeros((100, 2))}).alt.split("; ")[1]

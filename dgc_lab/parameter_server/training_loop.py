@@ -35,7 +35,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
         gradient, every ``score_every`` and after the last; a `WorkerDied` if a worker dies; and `Finished`.
 
     Raises:
-        ValueError: the config does not fit the number of workers, or the checkpoint is from another training.
+        ValueError: the config does not fit the number of workers, or the checkpoint is from another training run.
         LabError: a worker died without which the schedule cannot continue (raised within 5 seconds), or the model has
             non-trainable variables.
 
@@ -99,7 +99,7 @@ def restore(checkpoint, task, config: AsyncConfig, workers: int) -> dict:
         return {"weights": weights, "velocities": [np.zeros_like(w) for w in weights], "updates": fresh, "version": 0}
     file, wanted = load_arrays(checkpoint), fingerprint(config, workers, weights)
     if (found := str(file.get("settings"))) != wanted:
-        raise ValueError(f"checkpoint {checkpoint} is from a training with {found}, not {wanted}: use another file")
+        raise ValueError(f"checkpoint {checkpoint} is from a training run with {found}, not {wanted}: use another file")
     names = {name: [f"{name}{n}" for n in range(len(weights))] for name in ("weights", "velocities")}
     if {"updates", "version", *names["weights"], *names["velocities"]} - file.keys():
         raise LabError(f"checkpoint {checkpoint} is incomplete: remove it to train from the start")
@@ -121,7 +121,7 @@ def save(checkpoint, model, config: AsyncConfig, ended: bool = False) -> dict:
 
 
 def fingerprint(config: AsyncConfig, workers: int, weights) -> str:
-    """Return the settings that must be equal for a training to resume from another one's checkpoint."""
+    """Return the settings that must be equal for a run to resume from the checkpoint of another one."""
     return (
         f"mode={config.schedule.mode}, gradients an update={config.schedule.gradients_an_update(workers)}, "
         f"gradients={config.gradients}, batch={config.batch}, seed={config.seed}, "
@@ -152,7 +152,7 @@ def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str 
 
     from dgc_lab.cluster import MultiWorkerMirrored, ParameterServers
 
-    # An absolute path, because the coordinator has another working directory.
+    # An absolute path, because the coordinator has a different working directory.
     file = None if checkpoint is None else str(check_path("checkpoint", checkpoint).expanduser().absolute())
     if not isinstance(cluster, ParameterServers | MultiWorkerMirrored):
         raise ValueError(f"cluster must be ParameterServers or MultiWorkerMirrored, got {cluster!r}")

@@ -34,9 +34,9 @@ COLUMNS = (
 
 
 class StragglerLab(LivePanel):
-    """Widget that shows a training on parameter servers live, in one of four modes and with the last worker slowed.
+    """Widget that shows training on parameter servers live, in one of four modes and with the last worker slowed.
 
-    Run starts the servers if necessary (some seconds, once for each number of workers) and adds a row, also after Stop.
+    Run starts the servers if necessary (some seconds, once for each number of workers) and adds a row, even after Stop.
     ``close()`` stops the servers.
 
     Args:
@@ -52,7 +52,7 @@ class StragglerLab(LivePanel):
         servers: the `ParameterServers`; None before the first run.
 
     Raises:
-        ValueError: a setting has the name of no control, or a value that its control does not accept.
+        ValueError: a setting is not the name of a control, or its value is not accepted.
 
     Example:
         >>> lab = StragglerLab(mode="asynchronous", slowdown=5)
@@ -108,7 +108,7 @@ class StragglerLab(LivePanel):
 
 
 class StragglerRuns:
-    """Experiment of a `dgc_lab.ui.live_panel.LivePanel`. A job (settings, number of workers) is one training."""
+    """Experiment of a `dgc_lab.ui.live_panel.LivePanel`. A job (settings, number of workers) is one training run."""
 
     note = ""
 
@@ -177,7 +177,7 @@ class StragglerRuns:
 
 @dataclass
 class RunProgress:
-    """Progress of a training of ``total`` gradients; ``who`` describes the workers."""
+    """Progress of a training run of ``total`` gradients; ``who`` describes the workers."""
 
     who: str
     total: int

@@ -14,7 +14,7 @@ from dgc_lab.workloads.dataset import Task
 
 
 def worker_step(model: ParameterServerModel, task: Task, seed: int):
-    """What a worker does with a batch: a ``tf.function`` for ``ClusterCoordinator.schedule``.
+    """Return a worker's step on a batch: a ``tf.function`` for ``ClusterCoordinator.schedule``.
 
     ``model`` is on the servers, ``task`` as in `dgc_lab.parameter_server.train`, ``seed`` the config's.
 

@@ -1,4 +1,4 @@
-"""The figures of lesson 2, with alternative texts: copies of a variable, and losses beside those of one device."""
+"""The figures of lesson 2, with alternative texts: copies of a variable, and losses next to those of one device."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def all_pairs(strategy: tf.distribute.Strategy, values: Sequence[float], how: st
 def all_reduce(strategy: tf.distribute.Strategy, arrays: list[ArrayLike]) -> list:
     """Sum one array per replica with the strategy's ``cross_device_ops``; return each replica's sum as a numpy array.
 
-    Raises ValueError if ``arrays`` is not one array or tensor per replica, all of one shape and dtype.
+    Raises ValueError if ``arrays`` is not one array or tensor per replica, all of the same shape and dtype.
 
     Example:
         >>> all_reduce(mirrored(2), [np.array([1.0, 2.0]), np.array([10.0, 20.0])])  # doctest: +SKIP

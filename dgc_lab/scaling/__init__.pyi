@@ -1,3 +1,5 @@
+from .bucket_figure import bucket_moment as bucket_moment
+from .bucket_figure import model_buckets as model_buckets
 from .calibration import Measured as Measured
 from .calibration import fit as fit
 from .cluster_figures import cluster_map as cluster_map

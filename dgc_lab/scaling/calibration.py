@@ -19,46 +19,46 @@ class Measured:
     Attributes:
         collective: one of `dgc_lab.scaling.network.COLLECTIVES`.
         workers: number of workers, at least 2.
-        handed: payload of each worker in bytes, at least 0.
+        payload_bytes: payload of each worker in bytes, at least 0.
         bandwidth: bandwidth of the link in bytes per second, above 0; infinity if the link was unlimited.
         seconds: duration of the exchange, above 0.
-        beside: duration of the rest of the step in seconds, at least 0.
+        other_seconds: duration of the rest of the step in seconds, at least 0.
 
     Raises:
         ValueError: a value is out of range.
 
     Example:
-        >>> Measured("ring", 2, handed=4000, bandwidth=1e6, seconds=0.01, beside=0.04).step
+        >>> Measured("ring", 2, payload_bytes=4000, bandwidth=1e6, seconds=0.01, other_seconds=0.04).step
         0.05
     """
 
     collective: str
     workers: int
-    handed: float
+    payload_bytes: float
     bandwidth: float
     seconds: float
-    beside: float = 0.0
+    other_seconds: float = 0.0
 
     def __post_init__(self):
         check_choice("collective", self.collective, COLLECTIVES)
         check_whole("workers", self.workers, 2)
         for name, allowed in {
-            "handed": "at least 0",
+            "payload_bytes": "at least 0",
             "bandwidth": "above 0",
             "seconds": "above 0",
-            "beside": "at least 0",
+            "other_seconds": "at least 0",
         }.items():
             check_number(name, getattr(self, name), allowed)
 
     @property
     def step(self) -> float:
         """Duration of the whole step in seconds."""
-        return self.seconds + self.beside
+        return self.seconds + self.other_seconds
 
     @property
     def hops_and_bytes(self) -> tuple[float, float]:
         """Number of hops, and of bytes that passed a link one after another."""
-        return COLLECTIVES[self.collective](self.workers, self.handed)
+        return COLLECTIVES[self.collective](self.workers, self.payload_bytes)
 
 
 def fit(rows: Sequence[Measured]) -> Link:

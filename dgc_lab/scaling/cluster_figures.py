@@ -76,14 +76,14 @@ def cluster_map(clusters: Sequence[Cluster] = CLUSTERS, selection: float = 0.0) 
         selection: ns per parameter to select the elements, at least 0.
 
     Raises:
-        ValueError: there are no clusters, one is something else, or ``selection`` is out of range.
+        ValueError: there are no clusters, one is not a `Cluster`, or ``selection`` is out of range.
 
     Example:
         >>> cluster_map([Cluster("rack", 2.0, 50e9, 2, 64, "example")]).alt.split(". ")[-1]
         'rack: computes 2 ns, exchanges 0.0788 ns, nothing to gain.'
 
     References:
-        Lesson 9, section 5; arXiv:2103.00543 (6 of 200 set-ups gain).
+        Lesson 9, section 6; arXiv:2103.00543 (6 of 200 set-ups gain).
     """
     check_number("selection", selection, "at least 0", finite=True)
     clusters = checked_clusters(clusters)

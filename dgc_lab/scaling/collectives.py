@@ -75,7 +75,7 @@ def allreduce_curves(sizes: Sequence[float], hosts: int, per_host: int, network:
         [['ring', 1.0], ['two trees', 1.0], ['hierarchical', 1.0]]
 
     References:
-        As in `allreduce_seconds`, of lesson 9.
+        As in `allreduce_seconds`.
     """
     import pandas as pd
 
@@ -105,7 +105,7 @@ def fastest_allreduce(
         ['ring', 'ring']
 
     References:
-        As in `allreduce_seconds`, of lesson 9.
+        As in `allreduce_seconds`.
     """
     import pandas as pd
 

@@ -88,7 +88,7 @@ class Estimate:
         method, workers, ratio: as in `step`.
         bandwidth: bandwidth of the link in bytes per second.
         seconds: duration of the step.
-        handed: payload of a worker in bytes.
+        payload_bytes: payload of a worker in bytes.
         passed: bytes that pass the busiest link in one direction, one after another.
         speed_up: examples per second, relative to those of a single worker; N would be ideal.
         source: ``"modelled"`` or ``"measured"``.
@@ -104,7 +104,7 @@ class Estimate:
     ratio: float
     bandwidth: float
     seconds: float
-    handed: float
+    payload_bytes: float
     passed: float
     speed_up: float
     source: str = "modelled"
@@ -139,27 +139,27 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
     check_choice("method", method, METHODS)
     check_whole("workers", workers, 1)
     check_number("ratio", ratio, "in [0, 1]")
-    encoding, seconds, handed, payloads = method, workload.compute, 0.0, []
+    encoding, seconds, payload_bytes, payloads = method, workload.compute, 0.0, []
     if method == "switching":
         encoding = "dense" if dense_is_shorter(ratio, workers, workload.entry_bytes) else "sparse"
     if method in ("sparse", "switching"):
         seconds += workload.selection  # either collective needs it, to store residuals
     if encoding in DENSE_METHODS:
-        handed = DENSE_METHODS[encoding] * (workload.elements + workload.whole)
-        payloads = [("allreduce", handed)]
+        payload_bytes = DENSE_METHODS[encoding] * (workload.elements + workload.whole)
+        payloads = [("allreduce", payload_bytes)]
     elif encoding == "sparse":
         message = ratio * (workload.entry_bytes * workload.elements) + MESSAGE_HEADER
         whole = DENSE_ELEMENT * workload.whole
-        handed = message + whole
+        payload_bytes = message + whole
         joined = one_message_is_shorter(whole, workers)
-        payloads = [("allgather", handed)] if joined else [("allgather", message), ("allreduce", whole)]
+        payloads = [("allgather", payload_bytes)] if joined else [("allgather", message), ("allreduce", whole)]
         seconds += workload.adding * workload.elements * ratio * workers
     parts = [fastest(link, collective, workers, size) for collective, size in payloads]
     passed = sum(size for _, size in parts)
     exchange = link.seconds(sum(hops for hops, _ in parts), passed)
     seconds += exchange - (min(exchange, workload.hides) if workload.by_tensor or method in DENSE_METHODS else 0.0)
     speed_up = workers * workload.compute / seconds
-    return Estimate(method, workers, ratio, link.bandwidth, seconds, handed, passed, speed_up)
+    return Estimate(method, workers, ratio, link.bandwidth, seconds, payload_bytes, passed, speed_up)
 
 
 def gain(workload: Workload, link: Link, workers: int, ratio: float, method: str = "switching") -> float:

@@ -150,7 +150,7 @@ class Cluster:
 
 
 def transformer_compute(tokens: float, operations: float) -> float:
-    """Return the ns per parameter of a step with ``tokens``, for a worker with ``operations`` per second in reality."""
+    """Return the ns per parameter of a step with ``tokens``, for a worker that achieves ``operations`` per second."""
     return 6e9 * tokens / operations
 
 
@@ -158,9 +158,8 @@ def transformer_compute(tokens: float, operations: float) -> float:
 CLUSTERS = (
     Cluster(
         "Llama 3 405B: 16 384 H100",
-        transformer_compute(
-            16 * 2**20 / 128, 400e12
-        ),  # tokens of one of 128 replicas; each GPU has a part of the model
+        # The tokens of one of 128 replicas: each GPU has a part of the model.
+        transformer_compute(16 * 2**20 / 128, 400e12),
         400 * GBIT,
         2,
         128,
@@ -247,7 +246,7 @@ def cluster_table(clusters: Sequence[Cluster] = CLUSTERS) -> pd.DataFrame:
 
 
 def checked_clusters(clusters) -> list[Cluster]:
-    """Return the clusters as a list; raise ValueError if there are none, or one is something else."""
+    """Return the clusters as a list; raise ValueError if there are none, or one is not a `Cluster`."""
     clusters = check_some("clusters", check_list("clusters", clusters))
     if wrong := [cluster for cluster in clusters if not isinstance(cluster, Cluster)]:
         raise ValueError(f"clusters must be instances of Cluster, got {wrong[0]!r}")

@@ -29,7 +29,7 @@ class Precision(NamedTuple):
 
 
 class Method(NamedTuple):
-    """What a method divides among the ranks, and how often a step passes all weights or gradients around a ring.
+    """The parts that a method divides among the ranks, and how often a step passes all weights or gradients in a ring.
 
     Half an allreduce counts as one pass: a reduce-scatter of the gradients, or an allgather of the weights.
     """
@@ -116,7 +116,7 @@ def step_traffic(parameters: int, ranks: int, method: str, precision: str) -> tu
     check_whole("ranks", ranks, 1)
     how = METHODS_OF_SHARDING[check_choice("method", method, METHODS_OF_SHARDING)]
     size = PRECISIONS[check_choice("precision", precision, PRECISIONS)]
-    # The first pass carries gradients; the others weights, or summed gradients, which have as many bytes.
+    # The first pass carries gradients; the others carry weights, or summed gradients, which have the same size.
     carried = parameters * (size.gradients + (how.passes - 1) * size.weights)
     return how.passes * (ranks - 1), carried * (ranks - 1) / ranks
 

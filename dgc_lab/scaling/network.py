@@ -79,7 +79,7 @@ def levels(workers: int) -> int:
 
 
 #: Collectives of measured exchanges by name: functions of the workers and the payload that return hops and bytes. Two
-#: ranks measured them; for two workers, the other algorithms have as many hops and at least as many bytes.
+#: ranks measured them; for two workers, the other algorithms have equally many hops and at least as many bytes.
 COLLECTIVES = {"ring": ring, "allgather": ring_allgather}
 #: Algorithms of each collective, from which `fastest` chooses.
 ALGORITHMS = {"allreduce": (ring, tree), "allgather": (ring_allgather, recursive_doubling)}

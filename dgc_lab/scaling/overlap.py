@@ -2,10 +2,10 @@
 
 The ranks train a stack of equal dense layers. Its gradients are exchanged in *buckets*: consecutive gradients in the
 order of the backward pass, joined to one vector. A bucket is exchanged as soon as its last gradient is computed, while
-the backward pass goes on. One bucket for each gradient, or one for all of them, are the two extremes.
+the backward pass continues. One bucket for each gradient, or one for all of them, are the two extremes.
 
-What is real: the ranks, Horovod's exchanges, the computation, and the times. What is emulated: the link. The kernel
-limits the ranks' own connections on this machine (`dgc_lab.distributed.sockets`), which adds no latency.
+The ranks, Horovod's exchanges, the computation and the times are real. The link is emulated: the kernel limits the
+ranks' own connections on this machine (`dgc_lab.distributed.sockets`), which adds no latency.
 
 References:
     arXiv:2006.15704 (PyTorch's DistributedDataParallel: buckets, 25 MB by default)
@@ -35,8 +35,8 @@ class ExchangePlan:
     """When and how the ranks exchange a step's gradients.
 
     Attributes:
-        bucket_bytes: largest size of a bucket, at least 0; a gradient that is larger has a bucket of its own. 0 means
-            one by one, infinity all together at the end.
+        bucket_bytes: largest size of a bucket, at least 0; a gradient that is larger has a bucket of its own. 0
+            exchanges them one by one, infinity all together at the end.
         ratio: share of the elements that Deep Gradient Compression sends, in [0, 1]; 1 sends the gradients
             uncompressed, 0 nothing.
 

@@ -16,7 +16,7 @@ from dgc_lab.distributed.sockets import bytes_sent
 
 LAYERS, WIDTH = 48, 256  # 48 gradients of 256 KiB, 12 MiB in all
 SIZES = [4 * WIDTH**2] * LAYERS  # bytes of the gradients
-THREADS = 2  # for operations: one alone starts an exchange only after the backward pass
+THREADS = 2  # for operations: a single thread starts exchanges only after the backward pass
 WARM_UP = 2
 
 

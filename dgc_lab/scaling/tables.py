@@ -33,7 +33,7 @@ def link_rows() -> list[dict]:
     A row's ``bandwidth`` is in bytes per second, or None for an unlimited link. ``ms`` is the median of its ``steps``.
     It includes ``selection_ms`` for accumulating, selecting, packing and unpacking: the same step without the network,
     minus a step without exchange. ``wire_bytes`` are the bytes that a rank sent over the link per step, by the link's
-    own counter, with control traffic and all headers. ``handed_bytes`` is the rank's payload.
+    own counter, with control traffic and all headers. ``payload_bytes`` is the rank's payload.
 
     Example:
         >>> sorted({row["link"] for row in link_rows()})
@@ -64,7 +64,7 @@ def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
             "indices": row["indices"] if row["collective"] == "allgather" else "",
             "ms": row["ms"],
             "times as fast as dense": dense[row["link"]]["ms"] / row["ms"],
-            "kB per step": row["handed_bytes"] / 1000,
+            "kB per step": row["payload_bytes"] / 1000,
             "kB on the link": row["wire_bytes"] / 1000,
             "times fewer bytes": dense[row["link"]]["wire_bytes"] / row["wire_bytes"] if row["collective"] else None,
         }
@@ -81,10 +81,10 @@ def exchanges(rows: Sequence[dict]) -> dict[str, list[Measured]]:
     found = {}
     no_exchange = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
     for row in rows:
-        beside = no_exchange[row["link"]] + row["selection_ms"]
-        if row["method"] in FITTED and row["ms"] > beside:
-            times = {"seconds": (row["ms"] - beside) / 1000, "beside": beside / 1000}
-            measured = Measured(row["collective"], RANKS, row["handed_bytes"], row["bandwidth"] or math.inf, **times)
+        other_ms = no_exchange[row["link"]] + row["selection_ms"]
+        if row["method"] in FITTED and row["ms"] > other_ms:
+            times = {"seconds": (row["ms"] - other_ms) / 1000, "other_seconds": other_ms / 1000}
+            measured = Measured(row["collective"], RANKS, row["payload_bytes"], row["bandwidth"] or math.inf, **times)
             found.setdefault(row["link"], []).append(measured)
     return found
 
@@ -119,7 +119,7 @@ def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "i
             ratio=row["ratio"] if row["method"] == "DGC" else 1.0,
             bandwidth=row["bandwidth"] or math.inf,
             seconds=row["ms"] / 1e3,
-            handed=row["handed_bytes"],
+            payload_bytes=row["payload_bytes"],
             passed=row["wire_bytes"],
             speed_up=RANKS * alone[row["link"]] / row["ms"],
             source="measured",

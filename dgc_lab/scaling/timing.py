@@ -220,7 +220,7 @@ def selection_times(
     Args:
         elements: size of the tensor; by default that of the large dense layer of ``mnist_cnn``.
         ratios: shares to select, each above 0 and below 1.
-        rounds: number of timed searches per rule, each with another sample; at least 3.
+        rounds: number of timed searches per rule, each with a different sample; at least 3.
 
     Returns:
         A row for each ratio and rule: the median in ms, the speed-up over the exact rule, and the smallest and largest

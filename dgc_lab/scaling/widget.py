@@ -162,7 +162,7 @@ def row(estimate: Estimate, curve: list[Estimate]) -> dict:
         "workers": estimate.workers,
         "ms per step": 1e3 * estimate.seconds,
         "speed-up": estimate.speed_up,
-        "MB sent per worker": estimate.handed / 1e6,
+        "MB sent per worker": estimate.payload_bytes / 1e6,
         "MB per link": estimate.passed / 1e6,
         **{f"speed-up with {e.workers}": e.speed_up for e in curve if e.workers in TABLE_WORKERS},
     }

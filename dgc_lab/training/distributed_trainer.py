@@ -159,7 +159,7 @@ class DistributedTrainer(ModelTrainer):
         )
 
     def with_seed(self, seed: int) -> DistributedTrainer:
-        """Reset this trainer with another seed and return it; no new trace is needed.
+        """Reset this trainer with a new seed and return it; no new trace is needed.
 
         Raises ValueError if ``seed`` is not a whole number from 0 to 2**31 - 1.
         """

@@ -73,7 +73,7 @@ class DistributedSweep(LivePanel):
             "nesterov": wide(Checkbox, "Nesterov's momentum", value=False, indent=False),
             "clip_norm": wide(FloatText, "Clip norm", value=0),
             "warm_up": wide(Dropdown, "Warm-up", options=["none", "paper", "geometric", "dense"]),
-            "warm_up_steps": wide(IntText, "Steps per stage", value=20),
+            "warm_up_steps": wide(IntText, "Steps/stage", value=20),
             "values": wide(Dropdown, "Values", options=["float32", "float16"]),
             "rule": wide(Dropdown, "Threshold", options=["sampled", "hierarchical", "exact"]),
         }

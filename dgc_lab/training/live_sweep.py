@@ -22,6 +22,15 @@ from dgc_lab.workloads.data import load
 from dgc_lab.workloads.models import MODELS
 
 FIRST_STEPS = 300
+# Settings in a legend, if their names with spaces instead of underscores are not what people write.
+WORDS = {
+    "rule": "threshold",
+    "warm_up": "warm-up",
+    "warm_up_steps": "steps per warm-up stage",
+    "accumulate": "accumulation",
+    "nesterov": "Nesterov's momentum",
+    "clip_norm": "gradient clipping",
+}
 
 
 def training_controls(learning_rate: Widget | None = None) -> dict[str, Widget]:
@@ -67,7 +76,20 @@ def single_ratio(text: str) -> float:
 def label_by_ratio(settings, ratio: float, first) -> str:
     """Return a run's name: its ratio, and the settings in which it differs from the ``first`` run."""
     now, then = settings.to_dict(), first.to_dict()
-    return ", ".join([f"ratio {ratio:g}", *(f"{name} {now[name]}" for name in now if now[name] != then[name])])
+    return ", ".join([f"ratio {ratio:g}", *(in_words(name, now[name]) for name in now if now[name] != then[name])])
+
+
+def in_words(name: str, value) -> str:
+    """Return a setting as people write it.
+
+    Example:
+        >>> in_words("learning_rate", 0.1), in_words("factor_masking", False), in_words("rule", "exact")
+        ('learning rate 0.1', 'no factor masking', 'threshold exact')
+    """
+    words = WORDS.get(name, name.replace("_", " "))
+    if value is True:
+        return words
+    return f"no {words}" if value is False or value is None else f"{words} {value}"
 
 
 def runs_from(panel) -> Callable:

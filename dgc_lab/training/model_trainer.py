@@ -181,7 +181,7 @@ class ModelTrainer:
         self.compressor.reset()
 
     def reseed(self, seed: int, model: keras.Model) -> None:
-        """Reset with another seed and the weights of a similar model; ``batches`` must come from `batches_of`."""
+        """Reset with a new seed and the weights of a similar model; ``batches`` must come from `batches_of`."""
         for own in (self.seed, self.batches.seed, self.compressor.seed):
             own.assign(seed)
         self.first_values = [variable.numpy() for variable in (*model.trainable_weights, *statistics_of(model))]

@@ -1,4 +1,4 @@
-"""The residuals of a few gradient elements in a short training with accumulation. Lesson 5 draws them.
+"""The residuals of a few gradient elements in a short training run with accumulation. Lesson 5 draws them.
 
 References:
     arXiv:1712.01887, Algorithm 1 (accumulation and selection).

@@ -35,7 +35,7 @@ NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "by
 
 
 def configuration(settings: MaskingConfig, data: Dataset) -> dict:
-    """Return what rows of one table have in common: all settings, the model, and a fingerprint of the data."""
+    """Return the fields that the rows of a table share: all settings, the model, and a fingerprint of the data."""
     return {**settings.to_dict(), "model": settings.model, "data": data.fingerprint()}
 
 
@@ -255,7 +255,7 @@ def check_writable(argument: str, given: str | os.PathLike, is_folder: bool = Fa
                 probe.write(bytes(4096))  # a full disk still takes empty files
     except OSError as error:
         reason = error.strerror or error
-        raise ValueError(f"{argument} must be writable, got {str(path)!r} ({reason}): name another") from None
+        raise ValueError(f"{argument} must be writable, got {str(path)!r} ({reason}): choose another") from None
     return path
 
 

@@ -32,6 +32,9 @@ DASHES = ("-", "--", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo")
 WIDEST = 6  # points, width of a line that other lines may cover
+# CSS of a panel in a row of panels, and of a picture whose panels cannot wrap: below this width, the widget scrolls.
+PANEL = "flex: 1 1 240px; min-width: 0; max-width: 450px"
+WHOLE = "max-width: 100%; min-width: 540px"
 BESIDE = {"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1, 1)}  # a legend outside the axes hides no line
 
 
@@ -41,17 +44,33 @@ def style(number: int) -> dict:
     return {"color": PALETTE[colour], "linestyle": DASHES[rounds % len(DASHES)]}
 
 
-def png(figure: Figure) -> bytes:
-    """Return the figure as a PNG file."""
+def png(figure: Figure, enlarged: float = 1.0) -> bytes:
+    """Return the figure as a PNG file, ``enlarged`` times as wide and as high as the figure."""
     file = io.BytesIO()
-    figure.savefig(file, format="png")
+    figure.savefig(file, format="png", dpi=enlarged * figure.dpi)
     return file.getvalue()
 
 
-def image_tag(data: bytes, alt: str) -> str:
+def image_tag(data: bytes, alt: str, style: str = "max-width: 100%") -> str:
     """Return an ``<img>`` element with an embedded PNG file and its alternative text, no wider than the page."""
     source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
-    return f'<img alt="{html.escape(alt)}" style="max-width: 100%" src="{source}">'
+    return f'<img alt="{html.escape(alt)}" style="{style}" src="{source}">'
+
+
+def panels_tag(panels: list[bytes], alt: str) -> str:
+    """Return a picture's panels, PNG files, as images that share the width of the page, on several rows if narrow.
+
+    The first image has the alternative text of the whole picture.
+
+    Example:
+        >>> panels_tag([b"left", b"right"], "Loss and accuracy.").count("<img")
+        2
+    """
+    if len(panels) == 1:
+        return image_tag(panels[0], alt, WHOLE)
+    texts = [alt] + [""] * (len(panels) - 1)
+    images = "".join(image_tag(panel, text, PANEL) for panel, text in zip(panels, texts, strict=True))
+    return f'<div style="display: flex; flex-wrap: wrap; align-items: flex-start">{images}</div>'
 
 
 class Picture:

@@ -23,8 +23,9 @@ class Curves(LiveFigure):
     """
 
     def __init__(self, steps: int, sent: str = ""):
-        super().__init__(Figure(figsize=(10.7 if sent else 9.0, 3.2), dpi=84, layout="constrained"))
-        self.loss_axes, self.accuracy_axes, *third = self.figure.subplots(1, 3 if sent else 2)
+        super().__init__(Figure(figsize=(10.8 if sent else 9.0, 3.3), dpi=100, layout="constrained"))
+        self.columns = 3 if sent else 2
+        self.loss_axes, self.accuracy_axes, *third = self.figure.subplots(1, self.columns)
         self.loss_axes.set(xlabel="step", ylabel="training loss", ylim=(0, 2.5))
         self.accuracy_axes.set(xlabel="step", ylabel="test accuracy", ylim=(0, 1.02))
         self.sent, self.sent_axes, self.points = sent, third[0] if third else None, []
@@ -33,6 +34,7 @@ class Curves(LiveFigure):
             self.sent_axes.xaxis.set_major_locator(LogLocator())
             self.sent_axes.xaxis.set_major_formatter("{x:g}")
             self.sent_axes.xaxis.set_minor_formatter(NullFormatter())
+            self.sent_axes.locator_params(axis="y", nbins=5)  # longer numbers, such as 0.975, would cover the label
         for axes in self.figure.axes:
             axes.grid(alpha=0.3)
         # Layout takes as long as drawing and always gives the same result: do it once.

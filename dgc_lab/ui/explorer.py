@@ -1,4 +1,4 @@
-"""The base class of the widgets of lessons 1, 2 and 6: move a control, and the widget computes and draws the result.
+"""The base class of the widgets of lessons 1, 2, 3, 6 and 9 that compute and draw when a control moves.
 
 Moving a control starts one thread that computes. Moves while it works only increment a counter, so a quickly moved
 slider causes one more drawing, not fifty.
@@ -13,7 +13,8 @@ import time
 from dgc_lab.ui.charts import png
 from dgc_lab.ui.widget import SHORTEST_REDRAW, Panel, wide
 
-wider = functools.partial(wide, label=9)
+wider = functools.partial(wide, label=10.6, field=17)
+ENLARGED = 1.3  # pictures use the width of a large page; on a narrower one, the browser reduces them
 
 
 class Explorer(Panel):
@@ -85,7 +86,7 @@ class Explorer(Panel):
         """Show the result for these values. After an error, show the error and keep the old picture."""
         try:
             self.picture, self.frame, said = self.result(**values)
-            self._show_image(png(self.picture.figure), self.picture.alt)
+            self._show_image(png(self.picture.figure, ENLARGED), self.picture.alt)
             self._show_frame(self.frame)
             self._error = None
             self._say(said)

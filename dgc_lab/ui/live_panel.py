@@ -260,7 +260,7 @@ class LivePanel(Panel):
     def _draw(self):
         from IPython.display import HTML
 
-        self._show_image(self.curves.frame(), self.curves.alt())
+        self._show_panels(self.curves.panels(), self.curves.alt())
         if self._output:
             self._output.update(HTML(self.image.value))
 

@@ -1,4 +1,4 @@
-"""A widget that saves a prediction before an experiment and compares it with the result. Lessons 1 to 8."""
+"""A widget that saves a prediction before an experiment and compares it with the result. Lessons 1 to 9."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class Prediction(ipywidgets.VBox):
         if not re.fullmatch(r",?(\.\d{1,2})?[efg%]?", check_text("form", form)):
             raise ValueError(f"form must be a number format such as .2f, without sign or width, got {form!r}")
         self.form, self.saved = form, None
-        wide = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="32em")}
+        label = 1 + 0.58 * max(map(len, of))  # em; all sliders begin below each other
+        layout = {"width": f"{label + 20:g}em", "max_width": "100%", "min_width": f"{label + 10:g}em"}
+        wide = {"style": {"description_width": f"{label:g}em"}, "layout": layout}
         self.sliders = {
             name: ipywidgets.FloatSlider(
                 (least + most) / 2, min=least, max=most, step=step, description=name, readout_format=form, **wide

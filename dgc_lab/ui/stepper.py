@@ -1,4 +1,4 @@
-"""The widget of lessons 1 and 5 that shows a series of pictures step by step."""
+"""The widget of lessons 1, 5 and 9 that shows a series of pictures step by step."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from IPython import get_ipython
 from traitlets import TraitError
 
 from dgc_lab.common import LabError
-from dgc_lab.ui.charts import image_tag
+from dgc_lab.ui.charts import panels_tag
 
 SHORTEST_REDRAW = 0.25  # seconds; four frames a second look smooth enough
 LONGEST_MESSAGE = 800  # characters
@@ -35,7 +35,7 @@ class Panel(ipywidgets.VBox):
         settings: initial values of controls, by name.
 
     Raises:
-        ValueError: a setting names no control, or the control does not accept its value.
+        ValueError: a setting is not the name of a control, or its value is not accepted.
     """
 
     _thread = None
@@ -78,7 +78,11 @@ class Panel(ipywidgets.VBox):
         return str(error) if isinstance(error, EXPECTED_ERRORS) else f"{type(error).__name__}: {error}"
 
     def _show_image(self, png: bytes, alt: str):
-        self.image.value = image_tag(png, alt)
+        self._show_panels([png], alt)
+
+    def _show_panels(self, panels: list[bytes], alt: str):
+        """Show PNG files side by side, as the panels of one picture."""
+        self.image.value = panels_tag(panels, alt)
 
     def _show_frame(self, frame, below: str = ""):
         """Show a table, with HTML below it."""
@@ -87,6 +91,7 @@ class Panel(ipywidgets.VBox):
 
 def table_html(frame) -> str:
     """Return a table as HTML, in the style of JupyterLab and the classic notebook."""
+    frame = frame.rename(columns=lambda name: str(name).replace("_", " "))
     table = frame.to_html(index=False, na_rep="", float_format=digits)
     return f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>'
 
@@ -155,15 +160,17 @@ def show_figures(result) -> None:
 
 def wide(kind, description: str, label: int = 7, field: int = 14, **options):
     """Return a control of class ``kind`` whose label is ``label`` em wide and whose field is ``field`` em wide."""
-    layout, style = {"width": f"{label + field}em"}, {"description_width": f"{label}em"}
+    layout = {"width": f"{label + field}em", "max_width": "100%"}  # of a narrow page
+    style = {"description_width": f"{label}em"}
     control = kind(description=description, style=style, layout=layout, **options)
     control.tooltip = description  # without a tooltip, ipywidgets 8 shows "null" over the label
     return control
 
 
 def side_by_side(columns) -> ipywidgets.HBox:
-    """Arrange columns of controls side by side, or one below the other on a narrow page."""
-    return ipywidgets.HBox([ipywidgets.VBox(column) for column in columns], layout=WRAP)
+    """Arrange columns of controls side by side, or one below the other on a narrow page, without disabled controls."""
+    usable = [[control for control in column if not control.disabled] for column in columns]
+    return ipywidgets.HBox([ipywidgets.VBox(column) for column in usable], layout=WRAP)
 
 
 AS_TYPED = "as typed"
@@ -240,7 +247,7 @@ def digits(value: float) -> str:
 
 def button(name: str, icon: str, action, **looks) -> ipywidgets.Button:
     """Return a button that calls ``action`` when pressed."""
-    made = ipywidgets.Button(description=name, icon=icon, **looks)
+    made = ipywidgets.Button(description=name, icon=icon, layout={"width": "6.5em"}, **looks)
     made.on_click(lambda _: action())
     return made
 

@@ -22,7 +22,7 @@ def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int | tf.Tensor, batc
 
     Args:
         images, labels: the training set.
-        step: index of the step, from 0 on; an int or an int32 scalar tensor.
+        step: index of the step, starting at 0; an int or an int32 scalar tensor.
         batch: number of examples to draw; it may exceed the size of the training set.
         seed: an int of at least 0 or an int32 scalar tensor.
 

@@ -35,7 +35,7 @@ def load(name: str, path: str | os.PathLike | None = None) -> Dataset:
 
     Raises:
         ValueError: the name is unknown, or a path is given for data without files.
-        DataError: the files are missing or have another format, or MNIST cannot be downloaded.
+        DataError: the files are missing or have a different format, or MNIST cannot be downloaded.
 
     Example:
         >>> load("digits").x_train.shape

@@ -1,6 +1,6 @@
 """MNIST-1D: signals of 40 numbers in ten classes, generated on this machine.
 
-Lessons 4 to 8 compare methods on it. It is as quick to train on as 8x8 digits, but harder, and its 10 000 test examples
+Lessons 4 to 9 compare methods on it. It is as quick to train on as 8x8 digits, but harder, and its 10 000 test examples
 distinguish methods that look equal on digits.
 """
 

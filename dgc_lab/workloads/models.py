@@ -51,7 +51,7 @@ def mnist1d_cnn(seed: int = 0):
 
 
 def wide_digits_cnn(seed: int = 0):
-    """Build a network like `digits_cnn` whose gradient takes longer than scheduling it: 85 066 parameters.
+    """Build a larger `digits_cnn`, whose gradient takes longer to compute than to schedule: 85 066 parameters.
 
     Convolution 3x3x32, convolution 3x3x64, pool, dense 64, dense 10. On parameter servers, the coordinator needs about
     10 ms to schedule a batch on a worker. With batches of 128, a gradient of this network takes at least as long on one
@@ -127,7 +127,7 @@ MODELS = {
 def network_for(dataset: str, seed: int, name: str, data: Dataset):
     """Build the network that the lab trains on a data set (``"default"``), or ``"resnet20"``, which suits all images.
 
-    Raises ValueError if ``data`` is another data set, whose network may have other shapes.
+    Raises ValueError if ``data`` is a different data set, whose network may have other shapes.
     """
     if data.name != dataset:
         raise ValueError(f"data must be the data set of the settings, {dataset!r}, got {data.name!r}")

@@ -71,7 +71,7 @@ def quality(points: ArrayLike) -> dict[str, float]:
       is infinite if a coordinate is infinite or not a number, as after training that diverged.
 
     Raises:
-        ValueError: ``points`` has another shape, or fewer than two points.
+        ValueError: ``points`` has a different shape, or fewer than two points.
 
     Example:
         >>> score = quality(ring_points(1000, seed=1))

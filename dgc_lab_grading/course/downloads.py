@@ -1,8 +1,8 @@
-"""How learning platforms name submitted files: the student, the platform's number, and the time of submission.
+"""Names that learning platforms give to submitted files: student, platform's number, time of submission.
 
 A student chooses only the end of such a name. So the patterns match from the beginning, and the first match counts. A
-download comes from one platform, the one that named most of its files: a student who names a file as another platform
-would changes nothing.
+download comes from one platform, the one that named most of its files: naming a file in another platform's style has no
+effect.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)  # some browser
 
 @dataclass(frozen=True)
 class Origin:
-    """What the name of a submitted file tells.
+    """Information in the name of a submitted file.
 
     Attributes:
         name: the student's name, as the platform writes it.
         number: the platform's id of the student, or "".
         platform: a key of `PATTERNS`; "" if none named this file.
-        time: ISO time of the submission; ``"late"`` if only that is known; None if the name does not tell.
+        time: ISO time of the submission; ``"late"`` if only that is known; None if the name does not contain it.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Origin:
 def origins(paths: Collection[PurePosixPath | Path], assignment: str) -> dict[PurePosixPath | Path, Origin]:
     """Return the origin of each file of a download; paths are below the folder of all submissions.
 
-    Files that their platform did not name belong to the student whose name is that of their folder, or of the file
-    without the exercise's name.
+    A file that no platform named belongs to the student whose name is that of its folder or, without the exercise's
+    name, that of the file.
 
     Example:
         >>> from pathlib import PurePosixPath as P
@@ -121,9 +121,9 @@ def class_folder(paths: Collection[PurePosixPath | Path], assignment: str) -> Pu
 
 
 def _named(paths, platforms: set[str]) -> dict:
-    """Return the origins of the files that the platform named which named most of them, if it named half or more.
+    """Return the origins of the files named by the platform that named most of them, if it named at least half.
 
-    If two patterns match as many, it is the one that matches at the shorter beginnings.
+    If two patterns match equally many names, the one in which the students' names end earlier wins.
     """
     names = {path: path.parts[0] if len(path.parts) > 1 else _stem(path) for path in paths}
     matches: dict[str, dict[str, re.Match]] = {platform: {} for platform in sorted(platforms)}
@@ -177,7 +177,7 @@ def _own(path, assignment: str) -> Origin:
 
 
 def _title(names: list[str]) -> str:
-    """Return the assignment's title, with which all of Blackboard's names begin; at least a word is the student's."""
+    """Return the assignment's title, with which all of Blackboard's names begin; it leaves a word for the student."""
     each = {tuple(name.split("_")) for name in names}
     if len(each) < 2:
         return ""

@@ -20,7 +20,7 @@ from dgc_lab_grading.marking.repair import repair
 
 @dataclass
 class Entry:
-    """A submission after reading, with its student and variant number; ``cells`` is None if it is no notebook."""
+    """A submission after reading, with its student and variant number; ``cells`` is None if it is not a notebook."""
 
     submission: Submission
     student: str
@@ -85,7 +85,7 @@ def _keep_apart(entries: list[Entry], rows: Mapping[str, dict]) -> None:
 
 
 def _person(entry: Entry) -> str:
-    """Return what tells people apart: the platform's number, or else the name, which is unique in a download."""
+    """Return a person's identity: the platform's number, or else the name, which is unique in a download."""
     return entry.submission.number or entry.submission.student
 
 
@@ -128,7 +128,7 @@ def stated(cells) -> str:
 def check_secret(entries: list[Entry], secret: str | None) -> None:
     """Raise a LabError if more than half of the notebooks hold a different variant than they are graded with.
 
-    A single one is the student's doing; many mean that the secret is missing, or belongs to another course.
+    A single mismatch is the student's doing; many mean that the secret is missing, or belongs to another course.
     """
     read = [entry for entry in entries if entry.cells is not None]
     others = [entry.student for entry in read if not entry.own]

@@ -89,7 +89,7 @@ def _make(api, name: str, student: str, page: Path, title: str) -> None:
 
 
 def _not_graded(name: str, row: dict, note: tuple[float, str] | None) -> str:
-    """Return a page that says why a submission was not graded, as far as its author can tell from it, with its note."""
+    """Return a page with the reasons why a submission was not graded, without internal errors, and with its note."""
     reasons = row["remarks"][: row.get("read", len(row["remarks"]))]
     if "limit" in row:
         reasons.append(row["limit"])
@@ -108,7 +108,7 @@ def hide_tests():
     from nbgrader.preprocessors import NbGraderPreprocessor
 
     class HideTests(NbGraderPreprocessor):
-        """Remove what students must not see."""
+        """Remove everything that students must not see."""
 
         def preprocess_cell(self, cell, resources, cell_index):
             """Process one cell."""
@@ -167,7 +167,7 @@ def safe_page(made: str, title: str) -> str:
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:
-    """Whether to keep an attribute."""
+    """Return whether to keep an attribute."""
     if (tag, name) == ("img", "src"):
         return bool(PICTURE.fullmatch(value))
     if (tag, name) == ("a", "href"):

@@ -148,7 +148,7 @@ def grade(
 
 
 def _printable(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that says a line without what no terminal should get, such as half a character of a name."""
+    """Return a function that prints a line without control characters and lone surrogates, which names may contain."""
     return lambda words: say(without_control(words))
 
 
@@ -195,7 +195,7 @@ def _each(entries: list[Entry], tasks: list[Task | None], limits: Limits, jobs: 
 
 
 def _is_final(row: dict, limits: Limits) -> bool:
-    """Whether regrading would give the same row; a failure may not recur within other limits."""
+    """Return whether regrading would give the same row; a failure may not recur with other limits."""
     return row.get("limits") in (None, asdict(limits))
 
 

@@ -51,7 +51,7 @@ def spelled_like(name: str, others: Collection[str]) -> str:
 
 
 def distinct(people: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Give each person, a plain name and a suffix, a unique name: namesakes get their suffixes.
+    """Give each person (a plain name and a suffix) a unique name: namesakes get their suffixes.
 
     Names also differ if upper and lower case are the same, as on some disks.
 
@@ -78,8 +78,8 @@ def meant(name: str, students: Collection[str], what: str) -> str:
     """Return the student that a typed name refers to, ignoring case and accents.
 
     Raises:
-        LabError: no student matches, or several; it says that the name has no ``what``, and lists similar names that
-            do.
+        LabError: no student matches, or several; the message says that the name has no ``what``, and lists similar
+            names that have one.
 
     Example:
         >>> meant("jorg doe", ["Jörg-Doe", "John-Roe"], "submission")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dgc_lab.common import LabError, read_text
 
-# Control characters, changes of text direction, and halves of characters, which no file or terminal can take.
+# Control characters, changes of text direction, and lone surrogates, which files and terminals cannot handle.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

@@ -31,9 +31,9 @@ This exercise belongs to lesson {number}. Afterwards you can
 **Time:** 30 minutes. **Points:** 2.
 
 Replace each `...` with your answer. The cell below it checks your answer and says what was expected; run it as often as
-you like. For your own values, whose names begin with `my_`, it stops after three different wrong ones; restart the
-kernel to go on. Your marks come from more tests than you see here. Don't delete or copy these cells; add your own
-wherever you want.
+you like. For your own values, whose names begin with `my_`, it stops checking after three different wrong ones; restart
+the kernel to continue. Your marks come from more tests than you see here. Don't delete or copy these cells; add your
+own wherever you want.
 
 ```{{code-cell}} ipython3
 # On Colab, install the lab and the packages that this exercise needs. Elsewhere they are already installed.

@@ -58,7 +58,7 @@ def notebook(source: Path, name: str):
 
 
 def check_source(found, name: str) -> None:
-    """Check what grading relies on: one variant cell, unique ids, and unique first lines."""
+    """Check the requirements of grading: one variant cell, unique ids, and unique first lines."""
     variants = [cell for cell in found.cells if is_variant(cell)]
     if len(variants) != 1 or variants[0].source != "VARIANT = 0":
         raise LabError(f"{name}: exactly one cell must have the metadata dgc_lab.variant and hold VARIANT = 0")
@@ -86,7 +86,7 @@ def with_variant(found, number: int):
 
 
 def is_prepared(folder: Path, name: str) -> bool:
-    """Whether the gradebook of a grading folder has an exercise; someone may have removed it."""
+    """Return whether the gradebook of a grading folder has an exercise; someone may have removed it."""
     if not (Path(folder) / "gradebook.db").exists():
         return False
     with course_api(folder).gradebook as gradebook:
@@ -96,8 +96,8 @@ def is_prepared(folder: Path, name: str) -> bool:
 def prepare(source: Path, folder: Path, name: str) -> None:
     """Add an exercise to a grading folder: source, students' version, and points in the gradebook.
 
-    Raises a LabError if nbgrader refuses the source, for example because it has other tasks than the submissions that
-    have been graded. The folder then stays as it was, so that their marks can still be read.
+    Raises a LabError if nbgrader refuses the source, for example because its tasks differ from those of the submissions
+    that have been graded. The folder then stays as it was, so that their marks can still be read.
     """
     import nbformat
 

@@ -1,7 +1,7 @@
 """Find each student's submission in a folder or zip downloaded from a learning platform.
 
-Supported are the names that five platforms give (see `downloads`), otherwise one file or folder per student, named
-after the student; and zips of these, also nested. Nothing in a zip can leave its folder, and its size is limited while
+It supports the names that five platforms give (see `downloads`), otherwise one file or folder per student, named after
+the student, and zips of these, even nested ones. Nothing in a zip can leave its folder, and its size is limited while
 it is read, whatever the zip claims.
 """
 
@@ -41,7 +41,7 @@ class Submission:
 
 
 def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission], list[str]]:
-    """Return all submissions in a folder or zip, one per student, sorted by student; and remarks on the whole.
+    """Return all submissions in a folder or zip, one per student, sorted by student, and remarks on the whole download.
 
     File names may contain the exercise's name, which is not part of a student's name. Zips are extracted to
     ``unpacked``, which must be empty.
@@ -173,7 +173,7 @@ def _unpack(archive: Path, target: Path) -> tuple[list[str], list[str]]:
 
 
 def _answered(path: Path) -> float:
-    """Score the completeness of a file: its answers, minus those that are unchanged."""
+    """Score the completeness of a file: the number of changed answers minus the number of unchanged ones."""
     with contextlib.suppress(LabError, OSError):
         if path.stat().st_size <= unzip.MOST_BYTES:
             cells = [cell for cell in read(path) if isinstance(cell.metadata, dict)]

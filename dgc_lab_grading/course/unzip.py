@@ -41,8 +41,8 @@ def unpack(
 ) -> tuple[list[str], dict[Path, str]]:
     """Extract a zip below ``target``; return remarks on the zip, and the reason for each missing file.
 
-    Missing files are given by their paths in ``target``; if there are too many files, only the first of the rest. A
-    full disk is not the zip's fault, and raises an OSError.
+    Missing files are given by their paths in ``target``; if there are too many, only the first one left out is listed.
+    A full disk is not the zip's fault, and raises an OSError.
 
     ``class_folder`` finds the folder that holds the students' files and folders in the zip of a class. Each student may
     fill a small part of the space. Without it, all files are one student's.
@@ -87,7 +87,7 @@ def unpack(
 
 
 def is_full(error: Exception) -> bool:
-    """Whether an error means that a disk or a quota is full."""
+    """Return whether an error means that a disk or a quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -17,12 +17,12 @@ UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last tw
 
 @dataclass(frozen=True)
 class Task:
-    """One test cell of an exercise, and the answers that it tests: those between it and the test cell before.
+    """One test cell of an exercise, and the answers that it tests: those between the previous test cell and this one.
 
     Attributes:
         name: the test cell's ``grade_id``.
         most: its points.
-        stubs: what students are given, by answer.
+        stubs: the code that students are given, by answer.
         solutions: our solutions, by answer.
     """
 
@@ -149,5 +149,5 @@ def size(source: str) -> int:
 
 
 def untouched(answer: str, stub: str) -> bool:
-    """Whether an answer is empty, or still the stub."""
+    """Return whether an answer is empty, or still the stub."""
     return not answer.strip() or " ".join(answer.split()) == " ".join(stub.split())

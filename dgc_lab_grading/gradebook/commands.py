@@ -46,9 +46,9 @@ def add(command, sources, names, graded) -> None:
     sub.add_argument("--to", type=Path, default=Path("solutions"), help="output folder (default: ./solutions)")
     sub = command("publish", "copy the repository for students, without solutions or history")
     sub.add_argument("to", type=Path, help="folder for the copy, a repository: empty, or with --update an earlier copy")
-    text = "add a commit and a tag to an earlier copy, so that students can pull what has changed"
+    text = "add a commit and a tag to an earlier copy, so that students can pull the changes"
     sub.add_argument("--update", action="store_true", help=text)
-    text = "its place on GitHub, for badges and setup cells (default: the same as in yours)"
+    text = "its repository on GitHub, for badges and setup cells (default: the same as in yours)"
     sub.add_argument("--repo", metavar="OWNER/NAME", help=text)
 
 

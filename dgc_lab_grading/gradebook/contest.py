@@ -15,7 +15,7 @@ COLUMNS = ("place", "student", "accuracy")
 
 
 def contest(folder: Path) -> list[dict]:
-    """Return a row for each student with a point for the contest, which takes the hidden tests, too.
+    """Return a row for each student with a point for the contest, for which hidden tests must pass, too.
 
     Students with equal accuracy share a place. Raises a LabError if the exercise was not graded.
     """

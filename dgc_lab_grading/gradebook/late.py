@@ -41,7 +41,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late a submission was, and the points that are left, also in words."""
+    """Lateness of a submission and the points that are left, with a description in words."""
 
     days: int
     points: float
@@ -49,7 +49,7 @@ class Lateness:
 
 
 def read_rules(folder: Path) -> Rules:
-    """Return the rules of a grading folder; a LabError names what is invalid in them."""
+    """Return the rules of a grading folder; a LabError names the invalid entry."""
     path = Path(folder) / FILE
     if not path.exists():
         return Rules()
@@ -87,7 +87,7 @@ def read_rules(folder: Path) -> Rules:
 
 
 def unmatched(folder: Path) -> list[str]:
-    """Return a warning for each rule that matches no graded submission, now or perhaps ever."""
+    """Return a warning for each rule that matches no graded submission yet, and perhaps never will."""
     rules, report = read_rules(folder), read_report(folder)
     report.pop("exercises", None)
     handed = {name.lower(): {student.lower() for student in rows} for name, rows in report.items()}

@@ -82,7 +82,7 @@ def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, M
 
 
 def _is_for(override: dict, student: str, exercise: str) -> bool:
-    """Whether an override is for this submission."""
+    """Return whether an override is for this submission."""
     return (override["student"], override["exercise"]) == (student, exercise)
 
 

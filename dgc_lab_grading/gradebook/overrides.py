@@ -52,7 +52,7 @@ def checked_overrides(folder: Path, gradebook) -> list[dict]:
 
 
 def unmatched(folder: Path) -> list[str]:
-    """Return a warning for each row that matches no submission, now or perhaps ever."""
+    """Return a warning for each row that matches no submission yet, and perhaps never will."""
     report = read_report(folder)
     return [
         f"{FILE}, line {number}: {row['student']} has no submission of {row['exercise']}, so this is ignored"
@@ -131,7 +131,7 @@ def enter(folder: Path, gradebook) -> list[dict]:
 
 
 def _version(folder: Path, student: str, exercise: str) -> str:
-    """Return the version of a submission; "" if it is no notebook."""
+    """Return the version of a submission; "" if it is not a notebook."""
     path = submitted(folder, student, exercise)
     return version(path) if path.exists() else ""
 

@@ -106,7 +106,7 @@ class Line:
 def fill(
     marks: dict[str, dict[str, Mark]], file: Path, platform: str, column: str | None = None, scale: bool = False
 ) -> Filled:
-    """Return a platform's file with marks in it.
+    """Return a platform's file with the marks filled in.
 
     Args:
         marks: from `ledger.marks_of`, by exercise and student; of one exercise for Moodle's worksheet.
@@ -279,7 +279,7 @@ def _number(text: str) -> float:
 
 
 def _comma(table: CsvText, texts: list[str], head: str) -> bool:
-    """Whether the file has decimal commas, judging by its numbers, or else its language."""
+    """Return whether the file has decimal commas, judging by its numbers, or else by its language."""
     for text in texts:
         if mark := re.search(r"\d([.,])\d", text):
             return mark[1] == ","

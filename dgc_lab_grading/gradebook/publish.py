@@ -76,10 +76,10 @@ def publish(root: Path, target: Path, repo: str | None = None, update: bool = Fa
 def _check_copy(target: Path) -> None:
     """Raise a LabError if a folder is not the root of an earlier copy, on its branch and without changes."""
     if not (target / ".git").exists():
-        raise LabError(f"--update needs an earlier copy, and {target} is no git repository")
+        raise LabError(f"--update needs an earlier copy, and {target} is not a git repository")
     first = _git(target, "log", "--max-parents=0", "--format=%s").strip()
     if first != SUBJECT or _git(target, "branch", "--show-current").strip() != "main":
-        raise LabError(f"--update needs an earlier copy on its branch main, and {target} is none")
+        raise LabError(f"--update needs an earlier copy on its branch main, which {target} is not")
     if changed := _git(target, "status", "--porcelain").splitlines():
         raise LabError(f"{target} has changes of its own, which would be lost: {changed[0][3:]}")
 

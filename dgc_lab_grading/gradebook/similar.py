@@ -1,4 +1,4 @@
-"""List answers that two students share and few others have, to be reviewed: they may have any cause."""
+"""List answers that two students share and few others have, to be reviewed: the similarity may have any cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dgc_lab_grading.gradebook.answers import answers_of, normal_form, size, tas
 from dgc_lab_grading.gradebook.ledger import marks_of
 
 LEAST_SIZE = 30  # nodes of a syntax tree; shorter answers are alike by chance
-COMMON = 0.1  # answers of a larger share of the class suggest themselves; those of two students are always listed
+COMMON = 0.1  # answers that a larger share of the class gives are obvious; those of only two students are always listed
 COLUMNS = ("exercise", "first", "second", "bits", "answers", "of them wrong")
 
 

@@ -52,7 +52,7 @@ def _title(node: ast.stmt) -> str:
 
 
 def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
-    """Leave a fork of this process that answers for a place, after running the setup cell in it once more.
+    """Leave a fork of this process that answers queries at a place, after running the setup cell in it once more.
 
     ``answer`` is the student's answer at this place, for attempts that run it again with references.
     """
@@ -87,7 +87,7 @@ def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
 
 def _answer(shell, connection, attempt, answer: str) -> None:
     """Answer queries until the attempt ends."""
-    os.setsid()  # signals of an answer to its process group reach only itself
+    os.setsid()  # signals that an answer sends to its process group reach only itself
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the alarm ends any function whose time is up
     names = shell.user_ns
     replaced = {*attempt["references"], *attempt["values"]}

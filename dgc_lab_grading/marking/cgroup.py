@@ -53,7 +53,7 @@ class Limited:
                 (group / "cgroup.procs").write_text(str(process))
 
     def overrun(self) -> bool:
-        """Whether Linux has killed a process of these groups for memory."""
+        """Return whether Linux has killed a process of these groups for using too much memory."""
         counts = ""
         for group in self.groups:
             for name in ("memory.events", "memory.oom_control"):

@@ -32,7 +32,7 @@ class ChannelError(Exception):
 
 
 class Other:
-    """Stand-in for an object that cannot be sent: no number, string, array, list, tuple, set or dict.
+    """Stand-in for an object that cannot be sent: not a number, string, array, list, tuple, set or dict.
 
     It arrives as an empty object of a class with the original type's name, so that a check can name the type.
     """

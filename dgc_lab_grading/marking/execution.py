@@ -127,7 +127,7 @@ class CarefulExecute(Execute):
             raise
         except zmq.Again:
             await self._give_up()
-        except Exception as error:  # nbclient and jupyter_client raise any, and would end the whole notebook
+        except Exception as error:  # nbclient may raise any error, which would end the whole notebook
             self.log.exception("cell %s", cell_index)
             await self._give_up(f"sent the notebook something that it cannot read ({type(error).__name__})")
 
@@ -224,7 +224,7 @@ class CarefulExecute(Execute):
             return None
 
     def handle_comm_msg(self, outs, msg, cell_index):
-        """Ignore widgets: nbclient imitates a front end for some, and nobody reads what they would show."""
+        """Ignore widgets: nbclient imitates a front end for some, and nobody reads their output."""
 
     def output(self, outs, msg, display_id, cell_index):
         """Handle output as nbclient does, up to ``most_output`` characters a cell.
@@ -270,11 +270,11 @@ class CarefulExecute(Execute):
         return await self._answers(self.kc.get_control_msg, request["header"]["msg_id"])
 
     async def _idle(self) -> bool:
-        """Whether the kernel accepts requests again soon after an interrupt."""
+        """Return whether the kernel accepts requests again soon after an interrupt."""
         return await self._answers(self.kc.get_shell_msg, self.kc.kernel_info())
 
     async def _answers(self, get_message, request: str) -> bool:
-        """Whether the reply to a request arrives within `SECONDS_TO_GIVE_IN`."""
+        """Return whether the reply to a request arrives within `SECONDS_TO_GIVE_IN`."""
         deadline = asyncio.get_running_loop().time() + SECONDS_TO_GIVE_IN
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
             try:
@@ -292,5 +292,5 @@ def _kind(cell) -> dict:
 
 
 def _is_test(cell) -> bool:
-    """Whether a cell is a test, rather than an answer that a person marks."""
+    """Return whether a cell is a test, rather than an answer that a person marks."""
     return cell.cell_type == "code" and bool(_kind(cell).get("grade")) and not _kind(cell).get("solution")

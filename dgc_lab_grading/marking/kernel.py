@@ -1,7 +1,7 @@
 """Start a student's kernel: ``python -m dgc_lab_grading.marking.kernel CONNECTION_FILE OPTIONS...``.
 
-Its folder is on the instructor's disk. Files that are hidden, deep or deleted but open would escape every count, so the
-folder is closed before the first cell runs: then a submission can write only to memory.
+Its folder is on the instructor's disk. Files that are hidden, deeply nested, or deleted but still open would escape any
+count, so the folder is closed before the first cell runs: then a submission can write only to memory.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ class TooMuch(LabError):
 
 
 def limited(make, *arguments, seconds: int, memory: int):
-    """Return a function's result, as JSON, from a fork that may take so much processor time and so many bytes.
+    """Return a function's result, as JSON, from a fork with limits on processor time and memory.
 
-    An OSError keeps its number, so that the caller notices a full disk. Any other error becomes a LabError, and a
-    limit a `TooMuch`.
+    An OSError keeps its number, so that the caller notices a full disk. Any other error becomes a LabError; exceeding a
+    limit raises `TooMuch`.
     """
     here, there = os.pipe()
     child = os.fork()
@@ -61,7 +61,7 @@ def limited(make, *arguments, seconds: int, memory: int):
 
 
 def _limit(seconds: int, memory: int) -> None:
-    """Limit this process; ``memory`` counts from what it has."""
+    """Limit this process; ``memory`` is in addition to the memory that it has."""
     most = psutil.Process().memory_info().vms + memory
     for what, limit in ((resource.RLIMIT_AS, most), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError, OSError):  # a lower limit is already set, or macOS has none

@@ -9,7 +9,7 @@ from nbformat.v4 import new_output
 
 
 def clean(cell) -> None:
-    """Remove from a cell that has run what a notebook cannot hold: lone surrogates, and invalid outputs."""
+    """Remove lone surrogates and invalid outputs, which a notebook cannot hold, from a cell that has run."""
     if cell.cell_type != "code":
         return
     if type(cell.get("execution_count")) is not int:
@@ -20,7 +20,7 @@ def clean(cell) -> None:
         try:
             plain = json.loads(json.dumps(output, ensure_ascii=False).encode("utf-8", "replace"))
             nbformat.validate(plain, ref="output", version=4)
-        except Exception:  # of any kind: the student's process has made it up
+        except Exception:  # of any type: the student's process chose it
             plain = new_output("stream", name="stdout", text="(an output that no notebook can show)\n")
         cell.outputs.append(nbformat.from_dict(plain))
 

@@ -17,7 +17,7 @@ NO_NOTEBOOK = "the file is not a notebook"
 
 
 def read(path):
-    """Return the cells of a submitted file, without outputs; LabError, worded for the report, if it is no notebook."""
+    """Return a submitted file's cells, without outputs; LabError, worded for the report, if it is not a notebook."""
     import nbformat
 
     try:

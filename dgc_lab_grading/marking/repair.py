@@ -30,7 +30,7 @@ SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
 
 
 def is_variant(cell) -> bool:
-    """Whether this cell holds the student's number."""
+    """Return whether this cell holds the student's number."""
     own = cell.metadata.get("dgc_lab")
     return isinstance(own, dict) and bool(own.get("variant"))
 
@@ -84,7 +84,7 @@ def added(source: str, given: str) -> str:
 
 
 def reaches(line: str) -> bool:
-    """Whether a line of code accesses the checks, or the kernel, as no answer needs to.
+    """Return whether a line of code accesses the checks, or the kernel, as no answer needs to.
 
     Example:
         >>> reaches("import dgc_lab, inspect"), reaches("import math  # not importlike")
@@ -170,7 +170,7 @@ def _index(release):
 
 
 def _is_given(cell, release) -> bool:
-    """Whether a cell without an id belongs to the exercise: text, the setup, the variant."""
+    """Return whether a cell without an id belongs to the exercise: text, the setup, the variant."""
     if is_variant(cell) or re.fullmatch(r"VARIANT\s*=\s*\d+", cell.source.strip()):
         return True
     return any(cell.source.strip() == given.source.strip() for given in release.cells)

@@ -4,13 +4,13 @@ If Linux allows user namespaces (`user_namespaces(7)`), or for root, the command
 
 - its own network, without any connection;
 - its own process ids: when its first process ends, all others are killed;
-- none of what processes share without a file: keyrings, System V IPC, message queues (`system_calls`);
+- none of the objects that processes share without a file: keyrings, System V IPC, message queues (`system_calls`);
 - its own file system in memory: the system's programs and its Python are readable, ``/tmp`` is writable, and nothing
   else of the machine is visible: no homes, no accounts, no other submissions;
 - its own folder on the machine's disk, for sockets, which `close_home` makes read-only before a student's code runs;
 - no root privileges over any of this: if root grades, the command runs as a user that nothing else runs as.
 
-Everywhere it gets limits on memory and file size, and no core dumps; for users other than root, also a limit on
+On every system it gets limits on memory and file size, and no core dumps; for users other than root, also a limit on
 processes. Only the standard library is imported here, because each submission starts this module twice.
 """
 
@@ -125,7 +125,7 @@ def end_with(parent: int) -> None:
 
 
 def build(plan: Plan) -> None:
-    """Build a root with what the plan allows, and move into it."""
+    """Build a root that contains everything the plan allows, and move into it."""
     from dgc_lab.cluster.private_network import raise_loopback
 
     raise_loopback()
@@ -166,7 +166,7 @@ def build(plan: Plan) -> None:
 
 
 def runs_as_root(plan: Plan) -> bool:
-    """Whether root sets up the sandbox, so that the command must drop its privileges."""
+    """Return whether root sets up the sandbox, so that the command must drop its privileges."""
     return bool(plan.entrance) and "--user" not in plan.entrance
 
 

@@ -29,7 +29,7 @@ class Session:
 
     ``references`` are functions and values that replace the student's, by name. Unless it is None, names that shadow
     built-in ones are removed, too; ``{}`` does only that. With ``again``, the answer is then run once more, because it
-    may be a value that was computed with what has been replaced.
+    may be a value that was computed with a replaced name.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Session:
         return reply
 
     def _referred(self, question: dict, functions: dict) -> dict:
-        """Return what a reference, or a function passed as an argument, gives to the student's call."""
+        """Return the result of a reference, or of a function passed as an argument, for the student's call."""
         try:
             return {"result": functions[question["ask"]](*question["arguments"], **question["named"])}
         except Exception as error:

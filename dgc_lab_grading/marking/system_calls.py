@@ -1,8 +1,8 @@
 """Refuse system calls that no submission needs: a seccomp filter.
 
 The kernel's keyrings outlive a process and belong to a user or a login, not to a namespace (`keyrings(7)`). System V
-IPC and message queues have a namespace of their own, but their memory is in no process. The last four are rarely
-needed, and have had many errors that lead into the kernel; Docker refuses them, too.
+IPC and message queues have a namespace of their own, but their memory belongs to no process. The last four are rarely
+needed, and have had many vulnerabilities that expose the kernel; Docker refuses them, too.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NUMBER_AT, MACHINE_AT = 0, 4  # offsets in struct seccomp_data
 
 
 class Instruction(ctypes.Structure):
-    """A struct sock_filter of linux/filter.h."""
+    """The struct sock_filter of linux/filter.h."""
 
     _fields_ = (("code", ctypes.c_uint16), ("then", ctypes.c_uint8), ("other", ctypes.c_uint8), ("k", ctypes.c_uint32))
 
 
 class Program(ctypes.Structure):
-    """A struct sock_fprog of linux/filter.h."""
+    """The struct sock_fprog of linux/filter.h."""
 
     _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.POINTER(Instruction)))
 
@@ -53,6 +53,6 @@ def program() -> list[tuple[int, int, int, int]]:
 
 
 def refusing() -> Program:
-    """Return the filter as prctl(2) takes it."""
+    """Return the filter in the form that prctl(2) takes."""
     instructions = program()
     return Program(len(instructions), (Instruction * len(instructions))(*(Instruction(*each) for each in instructions)))

@@ -41,7 +41,7 @@ def kernel_folder(task: Task) -> str:
 
 
 def fenced(task: Task, folder: str, command: list[str]) -> list[str]:
-    """Return the command that runs another in a sandbox, with its own folder."""
+    """Return the command that runs another command in a sandbox, with its own folder."""
     user = FIRST_USER + (2 * os.getpid() + (folder == kernel_folder(task))) % USERS  # the tests have another
     plan = Plan(folder, python_folders(), task.memory, task.disk, tuple(task.entrance), user)
     place = "/tmp" if task.entrance else folder  # in the sandbox, /tmp is private

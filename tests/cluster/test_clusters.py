@@ -182,7 +182,7 @@ print(rank.stop_requested())
 """
 
 
-def test_a_stop_may_be_asked_for_while_one_is_taken():
+def test_stop_can_be_requested_while_ranks_are_stopping():
     """A reader may send two stops within milliseconds; a lock in the handler would deadlock."""
     done = subprocess.run([sys.executable, "-c", REPEATED_STOP], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("True\n", "")

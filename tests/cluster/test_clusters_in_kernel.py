@@ -189,7 +189,7 @@ os.mkdir = slow
     assert kernel.left() == ([], [])
 
 
-def test_sudden_death_of_the_kernel_leaves_nothing(kernel):
+def test_killed_kernel_leaves_nothing_behind(kernel):
     kernel.ok(START)
     kernel.client.execute("for _ in ranks.stream(train): pass")
     time.sleep(1)

@@ -42,7 +42,7 @@ def test_widget_appears_with_a_custom_scheme(page):
 
 
 def test_parameter_control_updates_the_scheme_list(page):
-    control(page, "Scheme").select_option("powersgd")
+    control(page, "Scheme").select_option("PowerSGD")
     expect(control(page, "Schemes")).to_have_value("powersgd:rank=2", timeout=30_000)
     fill(page, {"Rank": "1"})
     expect(control(page, "Schemes")).to_have_value("powersgd:rank=1", timeout=30_000)
@@ -87,10 +87,10 @@ def test_widget_reports_invalid_values(page):
 
 
 def test_every_control_works_by_mouse_and_keyboard(page):
-    control(page, "Scheme").select_option("top_k")  # it and its neighbours in the list have a parameter
+    control(page, "Scheme").select_option("top-k")  # it and its neighbours in the list have a parameter
     expect(control(page, "Ratio")).to_be_enabled(timeout=30_000)
     change_all_by_mouse(page, widget(page), "lab")
-    control(page, "Scheme").select_option("top_k")
+    control(page, "Scheme").select_option("top-k")
     expect(control(page, "Ratio")).to_be_enabled(timeout=30_000)
     change_all_by_keyboard(page, widget(page), "lab")
 

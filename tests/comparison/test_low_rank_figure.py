@@ -79,12 +79,12 @@ def test_low_rank_pictures_are_readable_at_800_pixels():
     [
         ((GRADIENT, [9]), "ranks must be a whole number from 1 to 8, got 9"),
         ((GRADIENT, [0]), "ranks must be a whole number from 1 to 8, got 0"),
-        ((GRADIENT, []), "ranks must hold at least one thing"),
+        ((GRADIENT, []), "ranks must have at least one element"),
         ((GRADIENT, 2), "ranks must be a list, got 2"),
         ((GRADIENT, [1], 0), "steps must be a whole number from 1 to 1000, got 0"),
         ((tf.zeros([3, 3]), [1]), "gradient must be finite and not all zeros"),
         (([[1.0, np.nan]], [1]), "gradient must be finite and not all zeros"),
-        (([], [1]), "gradient must hold at least one thing"),
+        (([], [1]), "gradient must have at least one element"),
     ],
 )
 def test_invalid_low_rank_arguments_are_rejected(make, arguments, message):

@@ -59,6 +59,7 @@ def test_each_scheme_and_seed_adds_a_point(lab):
     assert np.any(picture_of(widget) != before)
     assert re.search(r"Right: test accuracy by kB per step and worker. uncompressed: 0\.\d+ at 153", widget.image.value)
     assert list(widget.frame()["scheme"]) == ["dense", "dense", "sign", "sign"]
+    assert widget.table.value.count("<td>signSGD</td>") == widget.table.value.count("<td>uncompressed</td>") == 2
     assert len(widget.curves.accuracy_axes.get_legend().get_texts()) == 2
     assert widget.saves.value == ""
     press(widget, "save")
@@ -97,7 +98,7 @@ def test_every_preset_is_valid(lab, preset):
 def test_custom_schemes_are_listed_and_train(lab, tmp_path):
     widget = lab(mine=[Scheme(whole, name="whole"), Scheme(gathered, name="gather all")], out=tmp_path / "rows.jsonl")
     assert widget.schemes.value == "whole"
-    assert widget.scheme.options[:2] == ("whole", "gather_all")
+    assert widget.scheme.options[:3] == (("whole", "whole"), ("gather_all", "gather_all"), ("uncompressed", "dense"))
     widget.schemes.value = "whole gather_all dense"
     widget.learning_rate.value = "0.05"
     widget.run()
@@ -219,7 +220,7 @@ def test_parameter_control_keeps_all_digits(lab):
 
 def test_custom_schemes_need_unique_names(lab, tmp_path):
     widget = lab(mine=Scheme(functools.partial(whole)))
-    assert widget.scheme.options[0] == "mine"
+    assert widget.scheme.options[0] == ("mine", "mine")
     with pytest.raises(ValueError, match="mine must have new, distinct names"):
         SchemeLab(mine=Scheme(whole, name="!!!"))
     with pytest.raises(ValueError, match="mine must have names if out is given"):

@@ -121,9 +121,9 @@ def test_a_search_alone_gives_an_empty_table(finished, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"methods": {}}, "methods must hold at least one"),
-        ({"rates": ()}, "rates must hold at least one"),
-        ({"seeds": ()}, "seeds must hold at least one"),
+        ({"methods": {}}, "methods must have at least one"),
+        ({"rates": ()}, "rates must have at least one"),
+        ({"seeds": ()}, "seeds must have at least one"),
         ({"methods": {"bad": {"momentum": 2}}}, "momentum must be"),
         ({"rates": (0.1, -1)}, "rates must be above 0, got -1"),
         ({"rates": (0.1, 0.1)}, "rates must differ from each other"),

@@ -43,7 +43,7 @@ def train_on_rank(names):
     return {name: train(name, HorovodWorkers()) for name in names}
 
 
-def test_all_schemes_hold_the_same_bits_and_agree_with_simulated_workers(two_ranks):
+def test_schemes_agree_across_ranks_and_with_simulated_workers(two_ranks):
     first, second = two_ranks.run(train_on_rank, list(NAMES))
     for name in NAMES:
         simulated, sent = train(name, SimulatedWorkers(2))

@@ -108,7 +108,7 @@ def round_trip(layout, traced):
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_messages_of_several_workers_come_back_exactly(layout, traced):
+def test_messages_of_several_workers_are_decoded_exactly(layout, traced):
     call = round_trip(layout, traced)
 
     @given(messages(layout), messages(layout))

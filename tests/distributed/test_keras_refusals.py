@@ -53,7 +53,7 @@ def test_wrappers_as_inner_optimizers_are_rejected(optimizer, message):
             DistributedOptimizer(optimizer(), config)
 
 
-def test_multi_optimizer_around_a_distributed_optimizer_is_rejected():
+def test_multi_optimizer_around_distributed_optimizer_fails():
     with pytest.raises(ValueError, match="MultiOptimizer must not wrap it either: pass it to DistributedOptimizer"):
         keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(DistributedOptimizer(SGD(0.1))))
 

@@ -45,7 +45,7 @@ def fit_on_rank(folder, epochs, dies_after=None):
     return [*model.get_weights(), *residuals], done
 
 
-def test_two_ranks_go_on_after_one_was_killed_with_the_same_bits(tmp_path):
+def test_two_ranks_resume_bit_for_bit_after_one_was_killed(tmp_path):
     with HorovodRanks(2, progress=None) as ranks:
         whole = ranks.run(fit_on_rank, str(tmp_path / "whole"), 5)
         with pytest.raises((RankDied, RankFailed)):
@@ -196,7 +196,7 @@ def test_every_rank_reports_that_no_step_is_common_to_all(tmp_path):
             files.restore()
 
 
-def test_a_save_that_was_cut_short_is_no_save(tmp_path):
+def test_truncated_checkpoint_is_not_used(tmp_path):
     model, saves = model_and_saves(tmp_path)
     saves.restore(model)
     fit(model, saves)

@@ -81,7 +81,7 @@ def attacked(tmp_path_factory, course):
     return types.SimpleNamespace(rows=rows, pages=pages, folder=place / "grading")
 
 
-def test_none_of_them_gets_a_point(attacked):
+def test_no_attack_gains_a_point(attacked):
     reached = {student: row["score"] for student, row in attacked.rows.items() if row["score"] and student != "spy"}
     assert reached == {}
     not_graded = {student: row["remarks"] for student, row in attacked.rows.items() if row["status"] != "graded"}
@@ -89,7 +89,7 @@ def test_none_of_them_gets_a_point(attacked):
     assert "could not be stopped; graded without it" in " ".join(attacked.rows[SPOILED.replace(" ", "-")]["remarks"])
 
 
-def test_what_hidden_tests_ask_and_say_is_on_no_page(attacked):
+def test_pages_do_not_reveal_hidden_tests(attacked):
     """The spy passes on its arguments wherever it can; the tests' lines are in no student's process."""
     log = (attacked.folder / "logs" / f"{NAME}-spy.log").read_text()
     assert "elements 12345" in log, "the spy must have been called, or this test shows nothing"

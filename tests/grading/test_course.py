@@ -117,7 +117,7 @@ def test_each_student_gets_the_marks_due(graded, student, score):
         ("odd", "not a notebook"),
     ],
 )
-def test_what_cannot_be_graded_is_said_and_holds_up_nobody(graded, student, words):
+def test_ungradable_submission_is_reported_and_delays_nobody(graded, student, words):
     row = rows(graded.place, FIRST)[student]
     assert row["status"] == "not graded"
     assert words in " ".join(row["remarks"])
@@ -156,7 +156,7 @@ def test_no_process_or_file_is_left_outside_the_folder(graded):
     assert not list(Path("/tmp").glob(f"{grading.home_prefix(place.resolve() / 'grading')}*"))
 
 
-def test_what_was_killed_leaves_nothing_and_goes_on_where_it_was(graded):
+def test_killed_grade_command_leaves_nothing_and_resumes(graded):
     printed, alive = graded.killed
     assert not alive
     done = [name for name, row in graded.before.items() if row["status"] == "graded"]
@@ -169,7 +169,7 @@ def test_what_was_killed_leaves_nothing_and_goes_on_where_it_was(graded):
 
 
 @pytest.mark.skipif(sandbox.fence_missing() is not None, reason="this machine allows no sandbox")
-def test_nothing_gets_out(graded):
+def test_nothing_leaks_out_of_a_submission(graded):
     assert not (graded.place / "written").exists()
     assert not graded.reached
     notebook = (graded.place / "grading" / "autograded" / "hostile" / FIRST / f"{FIRST}.ipynb").read_text()

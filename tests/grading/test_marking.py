@@ -53,7 +53,7 @@ def alive(mark):
         ),
     ],
 )
-def test_a_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypatch, code, words):
+def test_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypatch, code, words):
     monkeypatch.chdir(tmp_path)
     limits = dataclasses.replace(TIGHT, seconds=1) if code == IDLE else TIGHT
     marked = f"{code}  # {tmp_path}"
@@ -220,7 +220,7 @@ def in_the_sandbox(request, tmp_path):
     return json.loads(output), reason, (tmp_path / "log").read_text(), plan
 
 
-def test_behind_the_fence_there_is_python_and_nothing_else(in_the_sandbox, tmp_path):
+def test_sandbox_contains_python_and_nothing_else(in_the_sandbox, tmp_path):
     """What the instructors' guide states about the sandbox."""
     found, reason, said, plan = in_the_sandbox
     assert found["home"] == ["listening", "mine", "socket"], "its own folder, without the sandbox's root in it"

@@ -188,9 +188,9 @@ def test_an_update_touches_no_other_repository(tmp_path, root):
     (other / "file").write_text("keep me")
     git(other, "add", "--all")
     git(other, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "Another")
-    with pytest.raises(LabError, match=r"needs an earlier copy on its branch main, and .*other is none"):
+    with pytest.raises(LabError, match=r"needs an earlier copy on its branch main, which .*other is not"):
         publish(root, other, update=True)
-    with pytest.raises(LabError, match=r"needs an earlier copy, and .*empty is no git repository"):
+    with pytest.raises(LabError, match=r"needs an earlier copy, and .*empty is not a git repository"):
         publish(root, other / "empty", update=True)
     assert (other / "file").read_text() == "keep me"
 

@@ -45,7 +45,7 @@ def test_a_reference_stands_in_for_a_wrong_value():
     assert passed(results) == set()
 
 
-def test_a_value_that_ends_its_process_or_never_ends_costs_its_own_task():
+def test_value_that_ends_its_process_costs_only_its_own_task():
     """With references in place, the answer runs again in the fork, which must not keep the judge waiting."""
     for end in ("import os\n    os._exit(0)", "while True:\n        pass"):
         value = f"my_sum = double(3)\nif my_sum == 6:\n    {end}"

@@ -38,7 +38,7 @@ def test_existing_and_new_paths_are_accepted(tmp_path):
     for path in (tmp_path, tmp_path / "new", tmp_path / "new" / "deep"):
         assert check_folder("out", path) == path
     for check, path in ((check_file, tmp_path), (check_folder, tmp_path / "file")):
-        with pytest.raises(ValueError, match=r"out must be a (file|folder), or not be there yet, got .*: name another"):
+        with pytest.raises(ValueError, match=r"out must be a (file|folder), or not exist yet, got .*: choose another"):
             check("out", path)
 
 
@@ -46,7 +46,7 @@ def test_existing_and_new_paths_are_accepted(tmp_path):
 @pytest.mark.parametrize("name", ["file/below", "file/far/below", "a\0b", "long" * 100, "/dev/null"])
 def test_impossible_paths_are_rejected(check, name, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"out must be a (file|folder), or not be there yet"):
+    with pytest.raises(ValueError, match=r"out must be a (file|folder), or not exist yet"):
         check("out", tmp_path / name)
 
 
@@ -112,8 +112,8 @@ def test_scalar_arrays_are_not_lists(call, name, scalar):
         (check_list, "1, 2", "x must be a list, got '1, 2'"),
         (check_list, {"a": 1}, "x must be a list, got {'a': 1}"),
         (check_list, 5, "x must be a list, got 5"),
-        (check_some, 5, "x must hold at least one thing, got 5"),
-        (check_some, [], "x must hold at least one thing, got []"),
+        (check_some, 5, "x must have at least one element, got 5"),
+        (check_some, [], "x must have at least one element, got []"),
         (lambda name, value: check_number(name, value, "above 0"), True, "x must be a number, got True"),
         (lambda name, value: check_instance(name, value, dict), [], "x must be an instance of dict, got []"),
     ],

@@ -188,13 +188,13 @@ def test_the_key_gives_access_to_the_kernel(running):
     assert len(ports_in_all_networks(running.family())) > len(listening_ports(running.family()))
 
 
-def test_all_listen_on_this_machine_alone_and_tell_another_user_nothing(running):
+def test_processes_listen_locally_and_reveal_nothing_to_others(running):
     listening = listening_ports(running.family())
     assert {ip for ips in listening.values() for ip in ips} <= {"127.0.0.1", "::1"}
     assert without_key(listening) == {}
 
 
-def test_a_network_beside_this_one_reaches_no_port(running, neighbour):
+def test_neighbouring_network_cannot_reach_any_port(running, neighbour):
     elsewhere, _ = neighbour
     here = psutil.net_connections("tcp")
     others = {e.laddr.port for e in here if e.status == psutil.CONN_LISTEN} - set(listening_ports(running.family()))
@@ -202,13 +202,13 @@ def test_a_network_beside_this_one_reaches_no_port(running, neighbour):
     assert elsewhere([(ip, port) for ip in ("10.213.77.1", "fd6d:9c1::1") for port in ports]) == []
 
 
-def test_sockets_take_no_connection_of_another_user(running):
+def test_sockets_refuse_connections_from_another_user(running):
     names = sockets_with_names(running.family())
     assert any(name.startswith(str(running.place)) for name in names), names
     assert as_nobody(entered, sorted(names)) == []
 
 
-def test_files_of_sessions_are_for_their_owner_only(running):
+def test_session_files_are_readable_by_their_owner_only(running):
     places = list(map(str, running.places()))
     assert open_files(places), "root must be able to read them"
     common = str(running.place / "tmp")  # world-writable, like /tmp

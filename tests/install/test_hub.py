@@ -187,7 +187,7 @@ def abort_on_failure(barrier):
 
 
 @pytest.mark.nightly
-def test_two_students_run_a_lesson_at_once_and_see_nothing_of_each_others_ranks(link):
+def test_two_students_cannot_see_each_others_ranks(link):
     address, homes = link
     together, ranks = threading.Barrier(len(USERS), timeout=900), {}
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
 
 def watch_the_picture(page):
     """Record every figure drawn during training, which takes less than a second."""
-    widget(page).locator("img").evaluate(
+    widget(page).locator("img").first.evaluate(
         """picture => {
             const top = picture.closest(".widget-vbox");
             window.pictures = new Set();

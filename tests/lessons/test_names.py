@@ -26,11 +26,12 @@ def imports(path):
     """Yield the module and the imported names of each import line."""
     for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
         names = re.sub(r"#.*", "", names).strip("()\n ").split(",")
-        yield module, [name.split(" as ")[0].strip() for name in names if name.strip()]
+        yield module, [name.strip() for name in names if name.strip()]
 
 
 def found(module, name):
-    """Return an attribute or a submodule."""
+    """Return an attribute or a submodule; ``name`` may be "name as alias"."""
+    name = name.split(" as ")[0]
     try:
         return getattr(importlib.import_module(module), name)
     except AttributeError:
@@ -56,7 +57,7 @@ def test_lessons_import_from_subpackages_in_few_lines(path):
 def test_attributes_of_imported_modules_exist(path):
     """For example, lessons import a figures module and call figures.timelines(runs)."""
     code = "\n".join(re.findall(r"(?ms)^```\{code-cell\}.*?^```$", path.read_text(encoding="utf-8")))
-    taken = {name: found(module, name) for module, names in imports(path) for name in names}
+    taken = {name.split(" as ")[-1]: found(module, name) for module, names in imports(path) for name in names}
     for name, module in taken.items():
         if isinstance(module, types.ModuleType):
             used = set(re.findall(rf"(?<![\w./]){name}\.([A-Za-z_]\w*)", code))

@@ -198,7 +198,7 @@ def test_stop_before_the_first_batch_dispatches_none(three, task):
 @pytest.mark.nightly_except("asynchronous")
 @pytest.mark.alone
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_after_a_parameter_servers_death_training_goes_on_from_the_checkpoint(three, task, mode, tmp_path):
+def test_training_resumes_after_a_parameter_server_died(three, task, mode, tmp_path):
     chosen, file = settings(mode, stragglers=SLOW), tmp_path / "checkpoint.npz"
     stream, before = three.stream(train, task, chosen, file), []
     while len(of(Score, before)) < 3:  # at 0, 60 and 120 gradients

@@ -51,7 +51,7 @@ def score_of(**arguments):
 
 
 def forward(weights, inputs):
-    """Return a network's output and its gradient by the inputs, worked out by hand."""
+    """Return a network's output and its gradient with respect to the inputs, derived by hand."""
     slope = np.eye(inputs.shape[1])[None].repeat(len(inputs), axis=0)
     for place in range(0, 6, 2):
         if place:
@@ -236,7 +236,7 @@ def test_points_of_another_shape_are_rejected():
     for points in (np.zeros(4), np.zeros((4, 3)), np.zeros((1, 2))):
         with pytest.raises(ValueError, match=r"points must have shape \(count, 2\) with at least two points, got"):
             quality(points)
-    with pytest.raises(ValueError, match=r"samples must hold at least one thing"):
+    with pytest.raises(ValueError, match=r"samples must have at least one element"):
         samples_beside_real({})
     with pytest.raises(ValueError, match=r"count must be a whole number from 1"):
         ring_points(0)

@@ -61,7 +61,7 @@ def test_rate_with_a_failed_seed_is_not_the_best():
     assert best_rate(study, tried) == study.rates[2]
 
 
-def test_study_trains_at_the_best_rate_and_again_with_changed_settings(monkeypatch):
+def test_study_uses_best_rate_and_retrains_changed_settings(monkeypatch):
     """Both ways of a tiny study are trained once, and only the changed one again."""
     ways = {name: (1, AsyncConfig(gradients=gradients, batch=4)) for name, gradients in (("short", 2), ("long", 4))}
     tiny = mode_study.ModeStudy(

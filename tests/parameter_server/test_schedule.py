@@ -218,7 +218,7 @@ def test_unfinished_sums_count_as_dropped():
 
 
 @given(st.sampled_from(MODES), st.integers(0, 1000))
-def test_a_seed_gives_the_same_records(mode, seed):
+def test_same_seed_gives_the_same_records(mode, seed):
     schedule = Schedule(mode, stragglers=(Straggler(1, delay=0.01, tail=1.5),))
     several = StepCosts([0.01, 0.02, 0.03], 0.001, 0.001, [0.001, 0.002])
     first, again, other = (simulate(schedule, 4, 24, several, number) for number in (seed, seed, seed + 1))
@@ -346,7 +346,7 @@ def test_sweep_is_labelled_as_simulated():
     ("arguments", "message"),
     [
         ({"computing": 0}, r"computing must be above 0 seconds and finite, got 0"),
-        ({"computing": []}, r"computing must hold at least one thing, got \[\]"),
+        ({"computing": []}, r"computing must have at least one element, got \[\]"),
         ({"computing": "long"}, r"computing must be a number or a list of numbers, got 'long'"),
         ({"computing": 1, "reading": -1}, r"reading must be at least 0 seconds and finite, got -1"),
         ({"computing": 1, "dispatch": [0.1, math.inf]}, r"dispatch must be at least 0 seconds and finite, got inf"),
@@ -487,7 +487,7 @@ def test_score_curves_show_the_time_to_the_target():
     np.testing.assert_allclose(slow.get_ydata(), [0.1, 0.2, 0.3, 0.4])
     assert target.get_ydata() == [0.5, 0.5]
     assert "fast: reaches 0.5 after 6 seconds, ends at 0.800; slow: reaches 0.5 never, ends at 0.400." in picture.alt
-    with pytest.raises(ValueError, match="runs must hold at least one thing"):
+    with pytest.raises(ValueError, match="runs must have at least one element"):
         study_figures.score_curves({}, "accuracy", 0.5)
 
 

@@ -147,7 +147,7 @@ def test_every_asynchronous_gradient_is_an_update(servers):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_records_make_the_same_training_again(servers, mode):
+def test_records_reproduce_the_training_run(servers, mode):
     """Momentum would amplify rounding differences, so it is 0."""
     records, _, end = trained(servers, mode, stragglers=(Straggler(1, delay=0.02),), momentum=0.0)
     again = replay(DIGITS, dataclasses.replace(SETTINGS, momentum=0.0), records)
@@ -335,7 +335,7 @@ def test_checkpoint_of_another_configuration_is_rejected(servers, tmp_path):
     assert trained(servers)[2].gradients == 60
     list(servers.stream(train, DIGITS, SETTINGS, str(file)))
     other = dataclasses.replace(SETTINGS, seed=1)
-    with pytest.raises(FunctionFailed, match=r"checkpoint .* is from a training with .*seed=0, .*not .*seed=1"):
+    with pytest.raises(FunctionFailed, match=r"checkpoint .* is from a training run with .*seed=0, .*not .*seed=1"):
         list(servers.stream(train, DIGITS, other, str(file)))
     asynchronous = dataclasses.replace(SETTINGS, schedule=Schedule("asynchronous"))
     with pytest.raises(FunctionFailed, match=r"mode=synchronous, gradients an update=2.* not mode=asynchronous"):

@@ -1,5 +1,7 @@
 """Lesson 6's widget in JupyterLab and Chromium, in a notebook with one cell."""
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -49,7 +51,8 @@ def test_controls_change_figure_message_and_table(page):
     message(page, "Compute 250 ms: set by you")
     row = widget(page).locator("tbody tr", has_text="switching").inner_text().split("\t")
     assert row[1:3] == ["modelled", "64"]
-    assert f"switching, modelled: speed-up {float(row[4]):.3g}" in widget(page).locator(PICTURE).get_attribute("alt")
+    said = re.search(r"switching, modelled: speed-up ([\d.]+)", widget(page).locator(PICTURE).get_attribute("alt"))
+    assert float(said[1]) == pytest.approx(float(row[4]), rel=0.005)  # each is rounded in its own way
     widget(page).screenshot(path=ROOT / "artefacts" / "scale_explorer.png")
 
 

@@ -89,7 +89,7 @@ def test_only_allgather_grows_with_the_workers():
     assert at[1024]["dense"].passed / at[512]["dense"].passed < 1.01
     entries = 8 * 0.001 * RESNET.elements
     assert at[1024]["sparse"].passed - at[512]["sparse"].passed == pytest.approx(512 * entries, rel=0.01)
-    assert at[1024]["sparse"].handed == at[2]["sparse"].handed, "bytes sent per worker must stay constant"
+    assert at[1024]["sparse"].payload_bytes == at[2]["sparse"].payload_bytes, "bytes sent per worker must stay constant"
 
 
 def test_estimates_are_valid_for_the_whole_range():

@@ -34,10 +34,10 @@ def test_every_link_has_each_configuration_once():
 def test_wire_bytes_barely_exceed_the_bytes_sent():
     for row in link_rows():
         if row["collective"] is None:
-            assert row["handed_bytes"] == 0
+            assert row["payload_bytes"] == 0
             assert row["wire_bytes"] < 20_000, "Horovod's coordination traffic only"
         else:
-            assert row["handed_bytes"] <= row["wire_bytes"] <= 1.1 * row["handed_bytes"] + 20_000
+            assert row["payload_bytes"] <= row["wire_bytes"] <= 1.1 * row["payload_bytes"] + 20_000
 
 
 def test_steps_take_at_least_the_transfer_time():
@@ -82,7 +82,7 @@ def test_model_predicts_whether_compression_pays():
 
         def modelled(row, nothing=nothing):
             bandwidth = row["bandwidth"] or float("inf")
-            exchange = Measured(row["collective"], 2, row["handed_bytes"], bandwidth, 1.0)
+            exchange = Measured(row["collective"], 2, row["payload_bytes"], bandwidth, 1.0)
             link = dataclasses.replace(found, bandwidth=bandwidth)
             return nothing + row["selection_ms"] + 1000 * link.seconds(*exchange.hops_and_bytes)
 
@@ -165,12 +165,12 @@ def test_two_ranks_train_over_a_slow_link(namespaces, horovod):
         hosts.limit(bits)
         slow = {name: train(hosts, way, 6, 2) for name, way in ways.items()}
     assert not own & networks()
-    assert fast["dense"][0]["handed_bytes"] == 4 * 38_282 + 24
+    assert fast["dense"][0]["payload_bytes"] == 4 * 38_282 + 24
     for ranks in (*fast.values(), *slow.values()):
         assert ranks[0]["loss"] == ranks[1]["loss"]
         for rank in ranks:
-            assert rank["handed_bytes"] < rank["wire_bytes"] < 1.1 * rank["handed_bytes"] + 20_000
+            assert rank["payload_bytes"] < rank["wire_bytes"] < 1.1 * rank["payload_bytes"] + 20_000
     for rank in slow["dense"]:
-        least = 8000 * rank["handed_bytes"] / bits  # milliseconds
+        least = 8000 * rank["payload_bytes"] / bits  # milliseconds
         assert least < min(rank["ms"])
     assert fast["DGC"][0]["wire_bytes"] < fast["dense"][0]["wire_bytes"] / 5

@@ -175,7 +175,7 @@ def test_bars_say_what_fits():
         (lambda: rank_memory(1, 1, "ZeRO 4", MIXED, ADAM), "method must be one of data parallel"),
         (lambda: rank_memory(1, 1, "ZeRO 1", "int8", ADAM), "precision must be one of float32"),
         (lambda: rank_memory(1, 1, "ZeRO 1", MIXED, "Lion"), "optimizer must be one of SGD"),
-        (lambda: cluster_map([]), "clusters must hold at least one"),
+        (lambda: cluster_map([]), "clusters must have at least one"),
         (lambda: cluster_map(["rack"]), "clusters must be instances of Cluster, got 'rack'"),
         (lambda: cluster_map(selection=math.nan), "selection must be at least 0, got nan"),
         (lambda: allreduce_seconds(-1, 1, 1, Link(1), Link(1)), "size must be at least 0"),

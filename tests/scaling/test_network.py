@@ -31,7 +31,7 @@ def test_hops_and_bytes_of_an_algorithm(algorithm, workers, hops, size):
     assert algorithm(workers, 1000) == (hops, size)
 
 
-def test_allreduce_uses_a_tree_for_short_and_a_ring_for_long_messages():
+def test_allreduce_uses_tree_for_short_ring_for_long_messages():
     """With 4 workers and 1 us per kB, the 2 hops saved are worth 2 ms, and half a payload takes 2 ms at 4 kB."""
     link = Link(1e6, latency=1e-3, efficiency=1)
     assert fastest(link, "allreduce", 4, 3900) == (4, 7800)
@@ -54,7 +54,7 @@ def test_two_workers_use_the_ring(link, size):
     assert fastest(link, "allgather", 2, size) == ring_allgather(2, size) == (1, size)
 
 
-def test_reference_link_has_20_us_per_hop_and_94_percent_of_the_bandwidth():
+def test_reference_link_has_20_us_per_hop_and_94_percent():
     assert Link(10 * GBIT).seconds(3, 1.175e6) == pytest.approx(1.06e-3)
     flag = Link(10 * GBIT).seconds(*fastest(Link(10 * GBIT), "allreduce", 1024, 8))
     assert flag == pytest.approx(0.4e-3, rel=1e-3), "20 hops, not the 2 046 of a ring"
@@ -67,11 +67,11 @@ def test_steps_use_the_fastest_algorithm():
     assert dense.seconds == pytest.approx(0.1 + 20 * 20e-6 + 8e6 / 1.175e9)
     assert step(work, link, 4, "dense").passed == 6_000_000, "a ring with few workers"
     sparse = step(work, link, 1024, "sparse", 0.0001)
-    assert sparse.handed == 808
+    assert sparse.payload_bytes == 808
     assert sparse.seconds == pytest.approx(0.11 + 10 * 20e-6 + 1023 * 808 / 1.175e9)
 
 
-def test_break_even_is_nan_if_sparse_pays_only_between_two_bandwidths():
+def test_break_even_is_nan_if_sparse_pays_only_in_between():
     """Dense steps use a tree on fast links, a ring on slow ones, and lose only near 1 GB/s."""
     work = Workload(10**6, compute=0.1, selection=2.4e-3)
     links = [Link(bandwidth, latency=1e-3, efficiency=1) for bandwidth in (1e11, 1e9, 1e7)]

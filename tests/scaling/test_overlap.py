@@ -41,7 +41,7 @@ def test_extreme_buckets_are_one_by_one_and_all_together():
 @pytest.mark.parametrize(
     ("sizes", "largest", "message"),
     [
-        ([], 1, "sizes must hold at least one"),
+        ([], 1, "sizes must have at least one"),
         ([-1], 1, "sizes must be a whole"),
         ([1], -1, "largest must be at least 0"),
     ],
@@ -190,5 +190,5 @@ def test_timeline_draws_passes_and_exchanges(measured):
 
 
 def test_timeline_needs_a_step():
-    with pytest.raises(ValueError, match="rows with a step must hold at least one"):
+    with pytest.raises(ValueError, match="rows with a step must have at least one"):
         step_timelines([{"plan": "exchange alone", "timeline": {}}])

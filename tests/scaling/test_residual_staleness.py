@@ -181,7 +181,7 @@ def test_mean_median_and_classes_of_ages():
         (lambda: with_ages(DGCConfig(weight_decay=0.1)), r"config must have weight_decay 0.*got 0.1"),
         (lambda: with_ages(DGCConfig(), longest=-1), r"longest must be a whole number .*got -1"),
         (lambda: residual_ages(workers=(3,)), r"workers must be divisors of 128, got 3"),
-        (lambda: residual_ages(workers=()), r"workers must hold at least one"),
+        (lambda: residual_ages(workers=()), r"workers must have at least one"),
         (lambda: residual_ages(ratios=(1.0,)), r"ratios must be above 0 and below 1, got 1"),
         (lambda: residual_ages(steps=0), r"steps must be a whole number from 1 to 1000000, got 0"),
     ],
@@ -191,7 +191,7 @@ def test_invalid_arguments_are_rejected(call, message):
         call()
 
 
-def test_training_runs_report_the_ages_of_sent_and_waiting_elements():
+def test_runs_report_ages_of_sent_and_waiting_elements():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(256, 40, 1)).astype(np.float32), rng.integers(0, 10, 256, np.int32)
     rows = residual_ages(workers=(1, 2), ratios=(0.1, 0.01), steps=6, data=Dataset("mnist1d", x, y, x, y))

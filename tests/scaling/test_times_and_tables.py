@@ -51,7 +51,7 @@ def test_times_are_measured_here_scaled_or_assumed():
         (lambda: scale_tables.times_over_links([]), r"rows must include no-exchange and DGC steps at ratio 0.001"),
         (lambda: selection_times(0), r"elements must be a whole number from 1 to 1073741824, got 0"),
         (lambda: selection_times(10, [1.0]), r"ratios must be above 0 and below 1, got 1.0"),
-        (lambda: scale_pictures.age_histograms([]), r"rows must hold at least one thing, got \[\]"),
+        (lambda: scale_pictures.age_histograms([]), r"rows must have at least one element, got \[\]"),
         (lambda: scale_pictures.lines_and_marks(pd.DataFrame(), "x", "y"), r"frame must hold at least one row"),
     ],
 )
@@ -81,13 +81,13 @@ def test_fit_on_two_links_predicts_the_third():
     """The synthetic steps over three links follow the model exactly."""
     rows = []
     for gbit in (0.01, 0.1, 1):
-        for method, collective, handed, selection in (
+        for method, collective, payload_bytes, selection in (
             ("no exchange", None, 0, 0.0),
             ("dense", "ring", 4 * 3_274_634, 0.0),
             ("DGC", "allgather", 8 * 3272.704 + 8 + 4 * 1930, 8.0),
         ):
             link = Link(gbit * GBIT, 2e-4, 0.9, 1e-9)
-            network = link.seconds(*COLLECTIVES[collective](2, handed)) if collective else 0
+            network = link.seconds(*COLLECTIVES[collective](2, payload_bytes)) if collective else 0
             row = {
                 **ROW,
                 "link": f"{gbit} Gbit/s",
@@ -95,7 +95,11 @@ def test_fit_on_two_links_predicts_the_third():
                 "method": method,
                 "collective": collective,
             }
-            row |= {"ratio": 0.001 if method == "DGC" else 1.0, "handed_bytes": handed, "wire_bytes": handed}
+            row |= {
+                "ratio": 0.001 if method == "DGC" else 1.0,
+                "payload_bytes": payload_bytes,
+                "wire_bytes": payload_bytes,
+            }
             rows.append({**row, "selection_ms": selection, "ms": 50 + selection + 1e3 * network})
     times = scale_tables.times_over_links(rows)
     assert (times.compute, times.selection, times.compute_is) == (0.05, 0.008, "measured over links")

@@ -46,7 +46,7 @@ def test_run_starts_ranks_with_the_selected_switches(page):
     control(page, "Momentum factor masking").uncheck()
     control(page, "Warm-up").select_option("geometric")
     control(page, "Values").select_option("float16")
-    fill(page, {"Clip norm": "1", "Steps per stage": "5"})
+    fill(page, {"Clip norm": "1", "Steps/stage": "5"})
     expect(control(page, "Method")).to_have_value("no momentum factor masking", timeout=30_000)
     press(page, "Run")
     wait_for_message(page, "Done: 2 rows")

@@ -231,7 +231,7 @@ def test_schedules_set_the_rate_of_each_step(schedule, rates):
         assert float(rate(10)) == pytest.approx(0.5), "a tenth of the steps"
 
 
-def test_a_cosine_schedule_trains_differently_from_a_constant_rate(digits):
+def test_cosine_schedule_differs_from_a_constant_rate(digits):
     losses = []
     for schedule in ("constant", "cosine"):
         trainer = Trainer(MaskingConfig(steps=20, evaluations=1, schedule=schedule), digits)
@@ -253,6 +253,6 @@ def test_data_must_be_those_of_the_settings(digits):
         Trainer(MaskingConfig(dataset="mnist1d"), digits)
 
 
-def test_masks_by_sign_keep_no_zeros_and_nothing_of_the_other_sign():
+def test_masks_by_sign_keep_neither_zeros_nor_the_other_sign():
     [mask] = masks_by_sign([tf.constant([-1.0, -2.0, -3.0, 0.0])], 0.5, None)
     assert mask.numpy().tolist() == [False, False, True, False]

@@ -355,8 +355,8 @@ def test_unknown_initial_setting_is_rejected():
         ({"steps": 1.9}, "steps must be a whole number, got 1.9"),
         ({"steps": True}, "steps must be a whole number, got True"),
         ({"learning_rate": "much"}, "learning_rate must be a number, got 'much'"),
-        ({"out": "/tmp"}, "out must be a file, or not be there yet, got '/tmp'"),
-        ({"out": f"{__file__}/rows.jsonl"}, "out must be a file, or not be there yet"),
+        ({"out": "/tmp"}, "out must be a file, or not exist yet, got '/tmp'"),
+        ({"out": f"{__file__}/rows.jsonl"}, "out must be a file, or not exist yet"),
     ],
 )
 def test_invalid_initial_value_is_rejected(settings, message):
@@ -381,10 +381,10 @@ def test_every_control_has_a_label(lab):
 def test_legend_names_the_settings_that_differ(lab):
     press(lab, "run")
     assert lab.wait(60)
-    lab.momentum.value = 0.5
+    lab.momentum.value, lab.rule.value = 0.5, "exact"
     press(lab, "run")
     assert lab.wait(60)
-    assert [run["label"] for run in lab.curves.runs] == ["ratio 0.1", "ratio 0.1, momentum 0.5"]
+    assert [run["label"] for run in lab.curves.runs] == ["ratio 0.1", "ratio 0.1, momentum 0.5, threshold exact"]
     assert "momentum" in lab.table.value
 
 

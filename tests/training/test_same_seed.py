@@ -58,7 +58,7 @@ def hash_on_rank(settings, seed=0):
 
 @pytest.mark.nightly_except("complete DGC", "chance in what is sent")
 @pytest.mark.parametrize("name", SETTINGS)
-def test_simulated_workers_repeat_a_run(name):
+def test_simulated_workers_are_reproducible(name):
     first, again = (weights_hash(SETTINGS[name], SimulatedWorkers(2), seed) for seed in (3, 3))
     assert first == again
     other = make_trainer(SETTINGS[name], SimulatedWorkers(2), 4)
@@ -84,7 +84,7 @@ def test_another_seed_changes_dropout(small_mnist):
 
 
 @pytest.mark.nightly
-def test_ranks_repeat_a_run_after_their_restart_too(two_ranks):
+def test_ranks_are_reproducible_after_a_restart(two_ranks):
     names = list(SETTINGS)[::2]
     first = [two_ranks.run(hash_on_rank, SETTINGS[name]) for name in names]
     again = [two_ranks.run(hash_on_rank, SETTINGS[name]) for name in names]
@@ -95,7 +95,7 @@ def test_ranks_repeat_a_run_after_their_restart_too(two_ranks):
     assert two_ranks.run(hash_on_rank, SETTINGS[names[0]], seed=1)[0] != first[0][0]
 
 
-def test_a_sweeps_rows_repeat(tmp_path, digits):
+def test_sweep_rows_are_reproducible(tmp_path, digits):
     def rows(name):
         events = sweep(MaskingConfig(steps=30, evaluations=2), [1, 0.01], tmp_path / name, digits)
         made = [event.row for event in events if isinstance(event, RowEnded)]
@@ -108,7 +108,7 @@ def test_a_sweeps_rows_repeat(tmp_path, digits):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("threads", [1, 2])
-def test_another_process_makes_the_same_bits(threads):
+def test_another_process_gives_the_same_bits(threads):
     """Addresses and string hashes differ between processes and must not matter."""
 
     def in_a_process(hash_seed):

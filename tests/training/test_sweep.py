@@ -93,7 +93,7 @@ def test_stop_keeps_only_finished_rows(digits, tmp_path):
     assert [row["ratio"] for row in read_rows(file, {})] == [1]
 
 
-def test_a_killed_sweep_goes_on_and_ends_as_the_uninterrupted_one(tmp_path):
+def test_killed_sweep_resumes_with_the_same_rows(tmp_path):
     """Kill a process with SIGKILL in the middle of a row, then repeat the call."""
     file, whole = tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
     options = ["--steps", "600", "--ratios", "1,0.1,0.01", "--evaluations", "1", "--rule", "exact"]
@@ -118,7 +118,7 @@ def test_a_killed_sweep_goes_on_and_ends_as_the_uninterrupted_one(tmp_path):
     assert [without_time(row) for row in resumed] == [without_time(row) for row in straight]
 
 
-def test_a_half_written_row_is_dropped_and_a_missing_line_end_is_not(tmp_path):
+def test_half_written_row_is_dropped_but_a_complete_one_is_kept(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"ratio": 1}\n{"ratio": 0.1, "acc')
     assert read_rows(file, {}) == [{"ratio": 1}]
@@ -137,7 +137,7 @@ def test_damaged_file_error_names_the_line_and_the_fix(tmp_path):
         read_rows(file, {})
     folder = tmp_path / "folder.jsonl"
     folder.mkdir()
-    words = r"file must be a file, or not be there yet, got .*folder\.jsonl': name another"
+    words = r"file must be a file, or not exist yet, got .*folder\.jsonl': choose another"
     with pytest.raises(ValueError, match=words):
         read_rows(folder, {})
     with pytest.raises(LabError, match=r"folder\.jsonl cannot be .* \(Is a directory\).*run the same call again"):
@@ -316,7 +316,7 @@ def test_ctrl_c_during_imports_prints_one_line(tmp_path):
     [(signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)],
     ids=["Ctrl-C", "kill", "kill in the background"],
 )
-def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path, number, started):
+def test_ctrl_c_keeps_rows_and_says_how_to_continue(tmp_path, number, started):
     """Scripts start background jobs (``&``) that ignore Ctrl-C; ``kill`` must still end them."""
     out = tmp_path / "rows.jsonl"
     command = [sys.executable, "-m", "dgc_lab", "sweep", "--ratios", "1,0.1", "--steps", "1500", "--out", str(out)]
@@ -394,7 +394,7 @@ def test_distributed_settings_are_rejected():
 @pytest.mark.parametrize("out", ["/proc/rows.csv", "/proc/new/rows.csv"])
 def test_unwritable_files_are_refused_before_training(out, digits, capsys):
     """Otherwise the first row would be trained in vain."""
-    with pytest.raises(ValueError, match=f"out must be writable, got '{out}' .*: name another"):
+    with pytest.raises(ValueError, match=f"out must be writable, got '{out}' .*: choose another"):
         sweep(SHORT, [1], out, digits)
     assert main(["sweep", "--steps", "5", "--ratios", "1,0.1", "--out", out]) == 1
     printed, errors = capsys.readouterr()

@@ -39,7 +39,7 @@ def test_train_prints_the_final_accuracy_and_loss():
         (["--warm-up", "slow"], "error: warm_up must be one of none, paper, geometric, dense, got 'slow'"),
         (["--clip-norm", "-1"], "error: clip_norm must be above 0"),
         (["--save-every", "0"], "error: --save-every must be a whole number of at least 1, got 0"),
-        (["--checkpoint", __file__], "error: --checkpoint must be a folder, or not be there yet, got"),
+        (["--checkpoint", __file__], "error: --checkpoint must be a folder, or not exist yet, got"),
         (["--checkpoint", "/proc/run"], "error: --checkpoint must be writable, got '/proc/run'"),
         (["--checkpoint", "/proc"], "error: --checkpoint must be writable, got '/proc'"),
     ],

@@ -12,7 +12,7 @@ from dgc_lab.aggregation import AggregationExplorer
 from dgc_lab.common import LabError
 from dgc_lab.comparison import SchemeLab
 from dgc_lab.exercises import Questions
-from dgc_lab.parameter_server import StragglerLab
+from dgc_lab.parameter_server import StragglerExplorer, StragglerLab
 from dgc_lab.replicas import ReplicaExplorer
 from dgc_lab.scaling import MemoryExplorer, ScaleExplorer
 from dgc_lab.scaling.timing import StepTimes
@@ -67,6 +67,7 @@ USED = {
     "ReplicaExplorer": lambda: used_explorer(ReplicaExplorer()),
     "ScaleExplorer": lambda: used_explorer(ScaleExplorer(StepTimes(0.05, 0.01, 1e-8))),
     "MemoryExplorer": lambda: used_explorer(MemoryExplorer()),
+    "StragglerExplorer": lambda: used_explorer(StragglerExplorer()),
     "Stepper": lambda: used_explorer(
         Stepper(lambda step: Picture(Figure(), str(step)), 2, pd.DataFrame({"step": [1, 2]}))
     ),
@@ -85,7 +86,7 @@ def figures():
 
 
 @pytest.mark.parametrize("name", USED)
-def test_nothing_is_left_of_a_closed_widget(name):
+def test_closed_widget_leaves_nothing_behind(name):
     gc.collect()
     before, drawn = registered(), {id(figure) for figure in figures()}
     widget = USED[name]()

@@ -123,7 +123,7 @@ def test_rapid_changes_draw_rarely_and_end_up_to_date(aggregation):
 def test_frame_rate_is_limited_after_a_slow_frame(aggregation, monkeypatch):
     made, seconds, drawn = aggregation.result(**aggregation.values()), itertools.cycle([0.3, 0.0]), []
     monkeypatch.setattr(aggregation, "result", lambda **values: time.sleep(next(seconds)) or made)
-    monkeypatch.setattr("dgc_lab.ui.explorer.png", lambda figure: str(len(drawn)).encode())
+    monkeypatch.setattr("dgc_lab.ui.explorer.png", lambda figure, enlarged: str(len(drawn)).encode())
     aggregation.image.observe(lambda _: drawn.append(time.monotonic()), "value")
     for turn in range(2000):
         aggregation.controls["spread"].value = 0.5 * (turn % 16)

@@ -63,7 +63,7 @@ def test_nan_observations_are_never_furthest_off():
 
 
 def test_charts_reject_invalid_data():
-    for wrong, message in (({}, "runs must hold"), ({"a": []}, r"runs\['a'\] must hold")):
+    for wrong, message in (({}, "runs must have"), ({"a": []}, r"runs\['a'\] must have")):
         with pytest.raises(ValueError, match=message):
             charts.losses(wrong)
     for wrong in ({"a": "x"}, pd.DataFrame({"a": [1.0, None], "b": ["x", "y"]})):

@@ -182,7 +182,7 @@ def test_invalid_paths_are_rejected_without_download(name, path, told):
 
 def test_evaluator_rejects_mismatched_inputs_and_targets():
     images = np.zeros((4, 2), np.float32)
-    with pytest.raises(ValueError, match="targets must hold at least one thing"):
+    with pytest.raises(ValueError, match="targets must have at least one element"):
         make_evaluator(images[:0], np.zeros(0, np.int32))
     with pytest.raises(ValueError, match="targets must be as many as inputs, got 3 targets for 4 inputs"):
         make_evaluator(images, np.zeros(3, np.int32))

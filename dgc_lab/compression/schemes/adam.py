@@ -15,8 +15,8 @@ def one_bit_adam(warm_up: int = 300, momentum: float = 0.9, decay: float = 0.999
     """Return a scheme whose update is Adam's: uncompressed at first, then signs of the momentum (1-bit Adam).
 
     u = m v + (1 - m) g. In the warm-up: v' = mean of u; s' = d s + (1 - d) (mean of g)^2. Then s stays, and v' = mean
-    of c(u + e) with c as in `ef_sign`; e' = u + e - c(u + e). Update: v' / (sqrt(s') + 1e-8). An allreduce of 4 bytes
-    per element, then an allgather of 1 bit.
+    of c(u + e) with c as in `ef_sign`; e' = u + e - c(u + e). Update: v' / (sqrt(s') + 1e-8). It uses an allreduce of 4
+    bytes per element, then an allgather of 1 bit.
 
     Compress all tensors with it (``dense_below=0, dense_vectors=False``): uncompressed ones are trained with SGD, at
     Adam's small rate. Differences from the paper: the mean is not compressed again, since no server sends it, and after

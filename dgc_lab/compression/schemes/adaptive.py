@@ -63,8 +63,8 @@ def adaptive(make: Callable[..., Scheme], keep: float = 0.5) -> Scheme:
 def gravac(keep: float = 0.2):
     """Return a scheme that sends as many of the largest elements as it takes to keep a share of the squared norm.
 
-    sent = top_k(g + e), where k grows by a tenth if |sent|^2 < keep |g + e|^2, and else shrinks; e' = g + e - sent. An
-    allgather of 8 bytes per element sent, and an allreduce of 8 bytes. See `adaptive`.
+    sent = top_k(g + e), where k grows by a tenth if |sent|^2 < keep |g + e|^2, and else shrinks; e' = g + e - sent. It
+    uses an allgather of 8 bytes per element sent, and an allreduce of 8 bytes. See `adaptive`.
 
     Args:
         keep: share of the squared norm to keep, in [0, 1].
@@ -75,7 +75,7 @@ def gravac(keep: float = 0.2):
         [0.0, -0.5]
 
     References:
-        arXiv:2305.12201, with another search.
+        arXiv:2305.12201, with a different search.
     """
     return with_error_feedback(adaptive(masking, keep))
 
@@ -84,8 +84,8 @@ def gravac(keep: float = 0.2):
 def adaptive_quantization(ratio: float = 0.01):
     """Return a scheme that sends the positions of the largest elements of each sign, with error feedback.
 
-    sent = mean of the chosen elements of the same sign, of x = g + e, else 0; e' = x - sent. An allgather of 4 bytes
-    per element sent: each tensor has one value for each sign.
+    sent = mean of the chosen elements of the same sign, of x = g + e, else 0; e' = x - sent. It uses an allgather of 4
+    bytes per element sent: each tensor has one value for each sign.
 
     Args:
         ratio: share of the elements to send, half of them for each sign, in [0, 1].
@@ -113,10 +113,10 @@ def adaptive_quantization(ratio: float = 0.01):
 
 @named
 def adaptive_sparsification(ratio: float = 0.01):
-    """Return a scheme that sends each element with a probability, and divides it by that. It is unbiased.
+    """Return a scheme that sends each element with a probability and divides it by this. It is unbiased.
 
-    sent_i = g_i / p_i with probability p_i = min(1, c |g_i|), else 0, where c makes the mean of all p_i the ratio. An
-    allgather of 8 bytes per element sent.
+    sent_i = g_i / p_i with probability p_i = min(1, c |g_i|), else 0, where c makes the mean of all p_i the ratio. It
+    uses an allgather of 8 bytes per element sent.
 
     Args:
         ratio: expected share of the elements to send, in [0, 1].
@@ -134,7 +134,7 @@ def adaptive_sparsification(ratio: float = 0.01):
         size, magnitudes = gradient.shape[0], tf.abs(gradient)
         chances = tf.math.divide_no_nan(magnitudes, tf.reduce_sum(magnitudes))
         wanted = tf.cast(checked_ratio(ratio) * size, tf.float32)
-        for _ in range(3):  # a chance that reaches 1 stays there, and the others grow instead
+        for _ in range(3):  # a probability that reaches 1 stays there, and the others grow instead
             certain = chances >= 1
             others = tf.where(certain, 0.0, chances)
             left = wanted - tf.math.count_nonzero(certain, dtype=tf.float32)
@@ -167,8 +167,9 @@ def at_both(up: tf.Tensor, down: tf.Tensor, levels: tf.Tensor, shape: tf.TensorS
 def sketch(levels: int = 16):
     """Return a scheme that sends, for each element, the number of its quantile, and the mean of each quantile.
 
-    With as many elements in each group: sent = mean of the elements in the same group. An allgather of 1, 2, 4 or 8
-    bits per element. Unlike SketchML, which also packs the numbers and skips zeros, it sorts the tensor.
+    The quantiles divide the elements into groups of equal size: sent = mean of the elements in the same group. It uses
+    an allgather of 1, 2, 4 or 8 bits per element. Unlike SketchML, which also packs the numbers and skips zeros, it
+    sorts the tensor.
 
     Args:
         levels: number of groups, 2 to 256.

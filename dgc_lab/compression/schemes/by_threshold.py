@@ -19,7 +19,7 @@ FIRST_SHARE = 0.25  # of the elements, for the first of several fits
 def threshold(limit: float = 0.001):
     """Return a scheme that sends all elements of at least this magnitude, with error feedback.
 
-    sent = x where |x| >= limit, else 0, of x = g + e; e' = x - sent. An allgather of 8 bytes per element sent.
+    sent = x where |x| >= limit, else 0, of x = g + e; e' = x - sent. It uses an allgather of 8 bytes per element sent.
 
     Args:
         limit: smallest magnitude that is sent, at least 0.
@@ -31,7 +31,7 @@ def threshold(limit: float = 0.001):
 
     References:
         Strom 2015, "Scalable distributed DNN training using commodity GPU cloud computing" (Interspeech), without its
-        bits. Lesson 8.
+        rounding to 1 bit. Lesson 8.
     """
 
     def step(gradient, state, context):
@@ -46,8 +46,8 @@ def threshold_reuse(ratio: float = 0.01, period: int = 32):
     """Return a scheme that sends the elements above a threshold found once in many steps, with error feedback.
 
     sent = x where |x| >= t, else 0, of x = g + e; e' = x - sent. t is the exact threshold of the whole vector in steps
-    0, period, 2 period, ... and stays the same in between: more elements pass while residuals still grow. An allgather
-    of 8 bytes per element sent.
+    0, period, 2 period, ... and stays the same in between: more elements pass while residuals still grow. It uses an
+    allgather of 8 bytes per element sent.
 
     Args:
         ratio: share of the elements to send when the threshold is new, in [0, 1].
@@ -85,7 +85,7 @@ def sidco(ratio: float = 0.01, stages: int = 2):
 
     sent = x where |x| >= t, else 0, of x = g + e; e' = x - sent. Magnitudes are taken as exponentially distributed, so
     that t = mean |x| ln(1 / ratio) for each tensor; further stages fit the tail above the previous t in the same way.
-    An allgather of 8 bytes per element sent.
+    It uses an allgather of 8 bytes per element sent.
 
     Args:
         ratio: share of the elements to send, in [0, 1].

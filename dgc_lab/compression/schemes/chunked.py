@@ -15,13 +15,13 @@ from dgc_lab.compression.selection import as_sent
 def demo(k: int = 2, chunk: int = 64, decay: float = 0.999):
     """Return a scheme that sends the largest frequencies of each worker's momentum, and subtracts them (DeMo).
 
-    m' = d m + g; sent = inverse DCT of the k largest of DCT(m') in each chunk; m'' = m' - sent. An allgather of 8 bytes
-    per frequency. The momentum is its own error feedback, so none is added after the exchange. Differences from the
-    paper: chunks of consecutive elements instead of squares, and an update without its sign.
+    m' = d m + g; sent = inverse DCT of the k largest of DCT(m') in each chunk; m'' = m' - sent. It uses an allgather of
+    8 bytes per frequency. The momentum is its own error feedback, so none is added after the exchange. Differences from
+    the paper: chunks of consecutive elements instead of squares, and an update without its sign.
 
     Args:
-        k: frequencies to send of each chunk, at least 1.
-        chunk: elements of a chunk, at least 2.
+        k: number of frequencies to send per chunk, at least 1.
+        chunk: number of elements in a chunk, at least 2.
         decay: share of the momentum that stays from step to step, at least 0 and below 1.
 
     Raises:

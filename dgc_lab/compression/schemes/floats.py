@@ -1,4 +1,4 @@
-"""Schemes that send every element as a short floating-point number of their own: 8 bits, or as many as it needs."""
+"""Schemes with short floating-point formats of their own: 8 bits for each element, or as many as it needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dgc_lab.compression.elements import mean_of, pack_bits, unpack_bits
 from dgc_lab.compression.scheme import AllGather, Scheme
 from dgc_lab.compression.schemes.naming import named
 
-# Of 7 bits, each zero at the start divides by 10, a one ends them, and the rest divides 0.1 to 1 into equal parts.
+# Of the 7 bits, each leading zero divides by 10, a one ends them, and the others divide 0.1 to 1 into equal parts.
 LEVELS = np.array(
     [0.0, *(10.0**-zeros * (0.1 + 0.9 * (part + 0.5) / 2 ** (6 - zeros))
             for zeros in reversed(range(7)) for part in range(2 ** (6 - zeros)))], np.float32
@@ -21,10 +21,10 @@ MIDDLES = (LEVELS[1:] + LEVELS[:-1]) / 2
 
 @named
 def eight_bit():
-    """Return a scheme that rounds to 127 levels and a sign, which are the denser the smaller they are.
+    """Return a scheme that rounds magnitudes to 127 levels, which are densest near 0, and sends signs, too.
 
-    sent = s sign(g) times the level that is nearest to |g| / s, with s = max |g|. An allgather of 1 byte per element.
-    The levels cover seven decades, 64 of them the highest one. Unlike the paper's, the highest is s itself.
+    sent = s sign(g) times the level that is nearest to |g| / s, with s = max |g|. It uses an allgather of 1 byte per
+    element. The levels cover seven decades, 64 of them in the highest one. Unlike the paper's, the highest is s itself.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -57,7 +57,8 @@ def inceptionn(exponent: int = 10):
     """Return a scheme that sends each element in 0, 8, 16 or 32 bits, with an error below a bound.
 
     Bits of g: 0 if |g| < 2^-x, 8 if |g| < 2^-(x/2), 16 if |g| < 1, else 32; 8 and 16 bits are a fixed-point number.
-    An allgather of these bits and 2 more per element. The lab's 8 bits start at 2^-(x/2), so that the bound holds.
+    It uses an allgather of these bits and 2 more per element. The lab's 8 bits start at 2^-(x/2), so that the bound
+    holds.
 
     Args:
         exponent: x, 2 to 14; the error of each element is below 2^-x.

@@ -20,7 +20,7 @@ from dgc_lab.compression.schemes.signs import ef_sign, one_bit, sign, signum
 from dgc_lab.compression.schemes.sparse import blocks, dgc, masking, top_k
 from dgc_lab.compression.wrappers import after, local_sgd
 
-#: What makes each published scheme, by its name.
+#: Functions that return the published schemes, by name.
 SCHEMES = {
     make.__name__: make
     for make in (

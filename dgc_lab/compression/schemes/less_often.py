@@ -23,7 +23,7 @@ CHUNK = 256  # so that a position in a chunk takes one byte
 def diloco(every: int = 8, momentum: float = 0.9, outer_rate: float = 0.7):
     """Return a scheme that averages the workers' weight changes every few steps, with Nesterov momentum (DiLoCo).
 
-    d = mean of the weight changes since the last exchange; u' = m (u + d); weights' = weights + r (u' + d). An
+    d = mean of the weight changes since the last exchange; u' = m (u + d); weights' = weights + r (u' + d). It uses an
     allreduce of 4 bytes per element, every few steps. It is `local_sgd` around `dense` with momentum. Differences from
     the paper: plain SGD instead of AdamW between exchanges, and a velocity that shrinks with the learning rate.
 
@@ -51,15 +51,15 @@ def sparseloco(k: int = 8, every: int = 8, decay: float = 0.95, outer_rate: floa
     """Return a scheme that sends the largest weight changes in 2 bits, with error feedback (SparseLoCo).
 
     e' = d e + weight change; sent = the k largest of e' in each chunk of 256, rounded to four levels; e'' = e' - sent;
-    weights' = weights + r times the mean of sent. An allgather of 10 bits per element sent, every few steps. The error
-    that stays is the momentum, so none is added. Differences from the paper: plain SGD instead of AdamW
+    weights' = weights + r times the mean of sent. It uses an allgather of 10 bits per element sent, every few steps.
+    The remaining error acts as momentum, so none is added. Differences from the paper: plain SGD instead of AdamW
     between exchanges, an error that shrinks with the learning rate, chunks of 256 instead of 4096 elements, and levels
     that are the means of small and of large values of each sign.
 
     Args:
-        k: elements to send of each chunk, 1 to 256.
+        k: number of elements to send per chunk, 1 to 256.
         every: steps between exchanges, at least 2.
-        decay: share of the error that stays from exchange to exchange, at least 0 and below 1.
+        decay: share of the error that is kept from exchange to exchange, at least 0 and below 1.
         outer_rate: r, above 0.
 
     Raises:

@@ -22,7 +22,7 @@ from dgc_lab.compression.schemes.naming import named
 def dense():
     """Return a scheme without compression, the baseline of all others.
 
-    update = mean of g over the workers. An allreduce of 4 bytes per element.
+    update = mean of g over the workers. It uses an allreduce of 4 bytes per element.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -41,8 +41,8 @@ def dense():
 def float16():
     """Return a scheme that sends gradients in half precision, with 11 significant bits and a range of 6e-8 to 65 504.
 
-    update = mean of float16(g), added in 16 bits. An allreduce of 2 bytes per element. A larger sum is infinity, as in
-    Horovod's own compression, and the next step then finds non-finite gradients.
+    update = mean of float16(g), added in 16 bits. It uses an allreduce of 2 bytes per element. A larger sum becomes
+    infinity, as in Horovod's own compression, and the next step then finds non-finite gradients.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -65,8 +65,8 @@ def float16():
 def bfloat16():
     """Return a scheme that sends gradients in bfloat16, with 8 significant bits and the range of float32.
 
-    update = mean of bfloat16(g), added in float32. An allgather of 2 bytes per element, since Horovod's allreduce for
-    TensorFlow does not support bfloat16.
+    update = mean of bfloat16(g), added in float32. It uses an allgather of 2 bytes per element, since Horovod's
+    allreduce for TensorFlow does not support bfloat16.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -89,8 +89,8 @@ def bfloat16():
 def int8(block: int | None = None):
     """Return a scheme that rounds to the nearest integer from -127 to 127 times a scale.
 
-    q = round(g / s) with s = max |g| / 127 over the tensor, or over each of its blocks; update = mean of s q. An
-    allgather of 1 byte per element and 4 bytes per scale.
+    q = round(g / s) with s = max |g| / 127 over the tensor, or over each of its blocks; update = mean of s q. It uses
+    an allgather of 1 byte per element and 4 bytes per scale.
 
     Args:
         block: number of elements that share a scale, at least 1; if None, all elements of a tensor do.
@@ -113,8 +113,8 @@ def int8(block: int | None = None):
 def int4(block: int = 256):
     """Return a scheme that rounds to the nearest integer from -7 to 7 times the scale of a block.
 
-    q = round(g / s) with s = max |g| / 7 over each block of the tensor; update = mean of s q. An allgather of half a
-    byte per element and 4 bytes per block.
+    q = round(g / s) with s = max |g| / 7 over each block of the tensor; update = mean of s q. It uses an allgather of
+    half a byte per element and 4 bytes per block.
 
     Args:
         block: number of elements that share a scale, at least 1.
@@ -134,7 +134,7 @@ def int4(block: int = 256):
 
 
 def integers(bits: int, block: int | None) -> Scheme:
-    """Return a scheme that sends integers of ``bits``, and a scale for each block of a tensor."""
+    """Return a scheme that sends integers of ``bits`` bits, and a scale for each block of a tensor."""
 
     def step(gradient, state, context):
         size = gradient.shape.num_elements()
@@ -165,8 +165,8 @@ def from_integers(packed: tf.Tensor, scales: tf.Tensor, bits: int, block: int, s
 def qsgd(levels: int = 4):
     """Return a scheme that rounds magnitudes stochastically to multiples of norm / levels. It is unbiased.
 
-    sent = |g| sign(g_i) l_i / s, where l_i is s |g_i| / |g| rounded stochastically. An allgather of 2, 4 or 8 bits per
-    element. The variance is at most min(n / s^2, sqrt(n) / s) times |g|^2 for n elements.
+    sent = |g| sign(g_i) l_i / s, where l_i is s |g_i| / |g| rounded stochastically. It uses an allgather of 2, 4 or 8
+    bits per element. The variance is at most min(n / s^2, sqrt(n) / s) times |g|^2 for n elements.
 
     Args:
         levels: number of quantization levels above 0, 1 to 127.
@@ -202,7 +202,8 @@ def qsgd(levels: int = 4):
 def terngrad():
     """Return a scheme that sends -1, 0 or 1 times the largest magnitude, drawn at random. It is unbiased.
 
-    sent = s sign(g_i) b_i with s = max |g|, and b_i = 1 with probability |g_i| / s. An allgather of 2 bits per element.
+    sent = s sign(g_i) b_i with s = max |g|, and b_i = 1 with probability |g_i| / s. It uses an allgather of 2 bits per
+    element.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -230,8 +231,8 @@ def terngrad():
 def natural():
     """Return a scheme that rounds stochastically to a power of two. It is unbiased.
 
-    For 2^k <= |g_i| < 2^(k+1), sent = sign(g_i) 2^(k+1) with probability |g_i| / 2^k - 1, else sign(g_i) 2^k. An
-    allgather of 9 bits per element. The variance is at most |g|^2 / 8.
+    For 2^k <= |g_i| < 2^(k+1), sent = sign(g_i) 2^(k+1) with probability |g_i| / 2^k - 1, else sign(g_i) 2^k. It uses
+    an allgather of 9 bits per element. The variance is at most |g|^2 / 8.
 
     Example:
         >>> from dgc_lab.compression import sent_alone

@@ -16,8 +16,8 @@ from dgc_lab.compression.selection import Rule, select
 from dgc_lab.compression.thresholding import checked_ratio
 from dgc_lab.compression.wrappers import with_error_feedback
 
-DRAWN = 5  # positions that `cocktail` draws for each that it sends: 10 % and the largest fifth of them, as in its code
-SCALE_BLOCK = 128  # values of `cocktail` that share a scale, as in its code
+DRAWN = 5  # positions that `cocktail` draws for each one that it sends; its authors' code draws 10 % and sends 2 %
+SCALE_BLOCK = 128  # values of `cocktail` that share a scale, as in the authors' code
 
 
 @named
@@ -25,7 +25,7 @@ def random_k(ratio: float = 0.01):
     """Return a scheme that sends random elements, with error feedback.
 
     All workers draw the same positions, so no index is sent: sent = g + e at these positions, else 0;
-    e' = g + e - sent. An allreduce of 4 bytes per element sent.
+    e' = g + e - sent. It uses an allreduce of 4 bytes per element sent.
 
     Args:
         ratio: share of the elements to send, in [0, 1].
@@ -50,7 +50,7 @@ def random_k(ratio: float = 0.01):
 
 
 def random_positions(size: int, ratio: tf.Tensor, seed) -> tf.Tensor:
-    """Return random positions in a vector, int32, ascending and distinct: one of each of its stretches."""
+    """Return random positions in a vector, int32, ascending and distinct: one from each of its stretches."""
     count = tf.cast(tf.round(ratio * size), tf.int64)
     count = tf.minimum(tf.maximum(count, tf.cast(ratio > 0, tf.int64)), size)  # at least one, as for the largest
     # Stretches of about size / count elements: a shuffle of all would take longer than the rest.
@@ -65,8 +65,8 @@ def leader_k(ratio: float = 0.01):
     """Return a scheme that sends the elements that are largest on one worker, with error feedback.
 
     Workers lead in turns, one step each: all send x = g + e at the positions where the leader's |x| is at least its
-    threshold; e' = x - sent. So the mean has as many elements with 4 or 1024 workers. An allgather of the leader's
-    positions, 4 bytes each, and an allreduce of 4 bytes per element sent.
+    threshold; e' = x - sent. So the mean has equally many elements with 4 workers and with 1024. It uses an allgather
+    of the leader's positions, 4 bytes each, and an allreduce of 4 bytes per element sent.
 
     Args:
         ratio: share of the elements to send, in [0, 1].
@@ -98,8 +98,8 @@ def cocktail(ratio: float = 0.01):
     """Return a scheme that combines random positions, the largest elements and 4 bits, with error feedback.
 
     All workers draw the same 5 ratio n positions; each sends the largest fifth of x = g + e there, as integers from
-    -7 to 7 times a scale for each 128 of them; e' = x - sent. An allgather of 9 bits per element sent, 5 of which say
-    where among the drawn positions it is, and 4 bytes per scale.
+    -7 to 7 times a scale for each 128 of them; e' = x - sent. It uses an allgather of 9 bits per element sent, 5 of
+    which say where among the drawn positions it is, and 4 bytes per scale.
 
     Args:
         ratio: share of the elements to send, in [0, 1].

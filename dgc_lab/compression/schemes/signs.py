@@ -14,7 +14,8 @@ from dgc_lab.compression.wrappers import with_error_feedback
 def sign():
     """Return a scheme that sends signs and follows the majority. It is biased and has no error feedback.
 
-    update = sign(sum of sign(g)): a gradient of 0 votes +1, and a tie moves nothing. An allgather of 1 bit per element.
+    update = sign(sum of sign(g)): a gradient of 0 votes +1, and a tie moves nothing. It uses an allgather of 1 bit per
+    element.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -38,7 +39,7 @@ def sign():
 def ef_sign():
     """Return a scheme that sends signs times the mean magnitude, with error feedback.
 
-    c(x) = mean |x| sign(x); sent = c(g + e); e' = g + e - sent. An allgather of 1 bit per element.
+    c(x) = mean |x| sign(x); sent = c(g + e); e' = g + e - sent. It uses an allgather of 1 bit per element.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -62,7 +63,8 @@ def ef_sign():
 def signum(momentum: float = 0.9):
     """Return a scheme that sends the sign of each worker's momentum and follows the majority.
 
-    v' = m v + (1 - m) g; update = sign(sum of sign(v')), with votes as in `sign`. An allgather of 1 bit per element.
+    v' = m v + (1 - m) g; update = sign(sum of sign(v')), with votes as in `sign`. It uses an allgather of 1 bit per
+    element.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -85,7 +87,8 @@ def signum(momentum: float = 0.9):
 def one_bit():
     """Return a scheme that sends 1 bit per element and the mean of each sign's elements, with error feedback.
 
-    sent = mean of the elements of the same sign, of x = g + e; e' = x - sent. An allgather of 1 bit per element.
+    sent = mean of the elements of the same sign, of x = g + e; e' = x - sent. It uses an allgather of 1 bit per
+    element.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -93,7 +96,8 @@ def one_bit():
         [2.0, 2.0, -1.0]
 
     References:
-        Seide et al. 2014, "1-Bit Stochastic Gradient Descent", with one pair of values for a tensor, not a column.
+        Seide et al. 2014, "1-Bit Stochastic Gradient Descent", with one pair of values per tensor instead of per
+        column.
     """
 
     def step(gradient, state, context):

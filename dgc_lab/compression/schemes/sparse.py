@@ -23,7 +23,7 @@ from dgc_lab.compression.wrappers import with_error_feedback
 def masking(ratio: float = 0.01):
     """Return a scheme that sends the largest elements, by a threshold for each tensor, and drops the rest (lesson 4).
 
-    sent = g where |g| is at least the threshold, else 0. An allgather of 8 bytes per element sent.
+    sent = g where |g| is at least the threshold, else 0. It uses an allgather of 8 bytes per element sent.
 
     Args:
         ratio: share of the elements to send, in [0, 1].
@@ -49,7 +49,7 @@ def masking(ratio: float = 0.01):
 def top_k(ratio: float = 0.01):
     """Return a scheme that sends the largest elements, with error feedback.
 
-    sent = top_k(g + e); e' = g + e - sent. An allgather of 8 bytes per element sent.
+    sent = top_k(g + e); e' = g + e - sent. It uses an allgather of 8 bytes per element sent.
 
     Args:
         ratio: share of the elements to send, in [0, 1].
@@ -107,8 +107,8 @@ def blocks(ratio: float = 0.01, size: int = 256):
 def dgc(ratio: float = 0.01, momentum: float = 0.9):
     """Return Deep Gradient Compression: velocities are accumulated, and cleared where they were sent (lesson 5).
 
-    u' = m u + g; v' = v + u'; sent = v' where |v'| is at least the threshold; there both are cleared. An allgather of
-    8 bytes per element sent.
+    u' = m u + g; v' = v + u'; sent = v' where |v'| is at least the threshold; there both are cleared. It uses an
+    allgather of 8 bytes per element sent.
 
     Args:
         ratio: share of the elements to send, in [0, 1].
