@@ -10,6 +10,7 @@ may be, the film plays faster.
 from __future__ import annotations
 
 import io
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -65,7 +66,7 @@ class Film:
     def glide(self, x: float, y: float) -> None:
         """Move the mouse to a point at an even speed."""
         from_x, from_y = self.mouse
-        way, begun = max(1.0, ((x - from_x) ** 2 + (y - from_y) ** 2) ** 0.5), time.monotonic()
+        way, begun = max(1.0, math.dist((x, y), (from_x, from_y))), time.monotonic()
         share = 0.0
         while share < 1:
             share = min(1.0, SPEED * (time.monotonic() - begun) / way)
@@ -111,7 +112,7 @@ def train_at(film: Film, ratio: float) -> None:
     page, panel = film.page, widget(film.page)
     handle = panel.locator(".noUi-handle")
     track = handle.locator("xpath=ancestor::*[contains(@class, 'noUi-target')]").bounding_box()
-    exponent = float(f"{ratio:e}".partition("e")[2])
+    exponent = math.log10(ratio)
     film.glide(*middle(handle))
     page.mouse.down()
     film.glide(track["x"] + track["width"] * (1 + exponent / 4), film.mouse[1])

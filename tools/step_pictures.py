@@ -106,13 +106,12 @@ def straggler() -> Series:
 measured: a fast worker needs 90 ms for a gradient and 10 ms to get the next batch. One worker is a backup: an update
 takes the first three gradients, and drops the last one."""
     values = ["as fast as the others", *(f"{each:g} times as slow" for each in slowdowns[1:])]
-    table = pd.concat([frame.assign(slowdown=each) for each, frame in zip(slowdowns, frames, strict=True)])
-    table = table.set_index("slowdown").reset_index()
+    table = pd.concat(dict(zip(slowdowns, frames, strict=True)), names=["slowdown"]).reset_index(level=0)
     return Series("Worker 3", values, list(said), list(pictures), caption, table, start=4, plays=False)
 
 
 def residual() -> Series:
-    """Return the residuals of lesson 5, of a training that runs when the site is built."""
+    """Return the residuals of lesson 5, of a run that trains when the site is built."""
     history = residual_history()
     caption = """Three elements of a real gradient in 24 steps of training on the digits, as in lesson 5. Each step
 sends the 1 % with the largest residuals, whose bars are filled. The others wait and accumulate."""

@@ -17,7 +17,7 @@ def bytes_and_accuracy(table: pd.DataFrame) -> Picture:
 
     A scheme is on the Pareto front if none with at most as many bytes is more accurate; these are numbered and named.
     Marks show the family, and bars extend from the lowest to the highest error of the seeds. Both axes are logarithmic;
-    errors of more than five times the median are drawn there, so that a run that diverged does not hide the others.
+    larger errors are drawn at five times the median, so that a run that diverged does not hide the others.
 
     ``table`` is a result of `dgc_lab.comparison.stored_study` with schemes as its index. Raises ValueError if a column
     is missing.

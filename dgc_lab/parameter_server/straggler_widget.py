@@ -14,6 +14,7 @@ from dgc_lab.ui.widget import side_by_side
 COMPARED = ("synchronous", "backup workers", "asynchronous")
 COSTS = StepCosts(computing=0.09, dispatch=0.01)  # seconds: 0.1 for a gradient of a fast worker
 COUNTED, DRAWN = 15.0, 2.0  # seconds that the table counts, and that the picture shows
+SHOWN = ["updates/s", "gradients/s in updates", "gradients/s dropped", "mean staleness", "max staleness", "idle share"]
 
 
 class StragglerExplorer(Explorer):
@@ -57,13 +58,8 @@ class StragglerExplorer(Explorer):
             averaged = schedule.gradients_an_update(workers)
             titles[mode] = f"{mode}, modelled: an update averages {averaged} gradient{'s' * (averaged > 1)}"
         found = summary(runs, batch_size=1)
-        frame = found[["updates/s"]].assign(
-            **{
-                "gradients/s in updates": found["samples/s"],
-                "gradients/s dropped": found["dropped"] / found["seconds"],
-                **found[["mean staleness", "max staleness", "idle share"]],
-            }
-        )
+        found["gradients/s dropped"] = found["dropped"] / found["seconds"]
+        frame = found.rename(columns={"samples/s": "gradients/s in updates"})[SHOWN]
         picture = timelines({titles[mode]: run for mode, run in runs.items()}, DRAWN)
         used = ", ".join(f"{mode} {row['gradients/s in updates']:.3g}" for mode, row in frame.iterrows())
         pace = f"takes {slowdown:g} times as long" if slowdown > 1 else "is as fast as the others"

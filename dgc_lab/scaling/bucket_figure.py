@@ -106,7 +106,7 @@ def bucket_moment(modelled: pd.DataFrame, ms: float) -> Picture:
     over_time.set_yticks([0, 1], ["gradients of layers", "exchanges of buckets"])
     label_panel(over_time, f"Modelled, not measured: {ms:.3g} ms after the start of the backward pass", "ms")
     filling.set(ylim=(0, 1.2 * modelled.groupby("bucket")["MB"].sum().max()), ylabel="MB")
-    label_panel(filling, "Layers whose gradients a bucket has, and the share that is exchanged", "bucket")
+    label_panel(filling, "Gradients in each bucket, and the share that is exchanged", "bucket")
     filling.set_xticks(range(len(states)))
     ready, done = (modelled[COMPUTED] <= ms).sum(), states.count("done")
     layers = [", ".join(map(str, own["layer"])) for _, own in modelled.groupby("bucket")]
@@ -123,7 +123,7 @@ def _state(own: pd.DataFrame, ms: float) -> str:
         return f"{ready} of {len(own)}" if ready else "empty"
     if ms < starts:
         return "waits"
-    return f"{(ms - starts) / (ends - starts):.0%} done".replace("%", " %") if ms < ends else "done"
+    return f"{100 * (ms - starts) / (ends - starts):.0f} % done" if ms < ends else "done"
 
 
 def _look(bucket: int) -> dict:

@@ -97,8 +97,7 @@ def cluster_map(clusters: Sequence[Cluster] = CLUSTERS, selection: float = 0.0) 
         look = {"color": PALETTE[number % 7], "marker": MARKERS[number % 7], "markersize": 8, "linestyle": ""}
         axes.plot([cluster.exchange], [cluster.compute], label=cluster.name, **look)
         gains = cluster.exchange - selection > BACKWARD * cluster.compute
-        most = (cluster.compute + cluster.exchange - BACKWARD * cluster.compute) / (cluster.compute + selection)
-        verdict = f"at most {short(most)} times as fast" if gains else "nothing to gain"
+        verdict = f"at most {short(cluster.most_gain)} times as fast" if gains else "nothing to gain"
         said.append(
             f"{cluster.name}: computes {cluster.compute:.3g} ns, exchanges {cluster.exchange:.3g} ns, {verdict}"
         )

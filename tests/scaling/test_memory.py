@@ -131,8 +131,8 @@ def test_lab_gains_less_than_the_bound_of_free_compression():
 
 def test_map_tells_hidden_exchanges_from_others():
     picture = cluster_map(CLUSTERS, selection=0.12)
-    assert "16 384 H100: computes 1.97 ns, exchanges 0.0794 ns, nothing to gain" in picture.alt
-    assert "3 continents: computes 2.28 ns, exchanges 84 ns, at most 35.3 times as fast" in picture.alt
+    assert "16 384 H100: computes 1.97 ns, exchanges 0.119 ns, nothing to gain" in picture.alt
+    assert "3 continents: computes 2.28 ns, exchanges 93.8 ns, at most 41.5 times as fast" in picture.alt
     assert len(picture.figure.axes[0].lines) == 1 + len(CLUSTERS)
 
 
@@ -140,7 +140,8 @@ def test_hierarchical_allreduce_adds_both_levels():
     network, inside = Link(1e6, latency=1e-3, efficiency=1), Link(1e9, latency=1e-6, efficiency=1)
     times = allreduce_seconds(1000, 4, 8, network, inside)
     assert times["ring"] == pytest.approx(62e-3 + 2 * 31 / 32 * 1e-3)
-    assert times["two trees"] == pytest.approx(10e-3 + 2e-3)
+    assert times["two trees"] == pytest.approx(10e-3 + 3e-3), "3 S through the link of a host with several workers"
+    assert allreduce_seconds(1000, 32, 1, network, inside)["two trees"] == pytest.approx(10e-3 + 2e-3)
     between = min(network.seconds(*ring(4, 1000)), network.seconds(*tree(4, 1000)))
     assert times["hierarchical"] == pytest.approx(between + inside.seconds(*ring(8, 1000)))
 
@@ -150,8 +151,7 @@ def test_each_allreduce_wins_somewhere():
     alone = fastest_allreduce([1e3, 1e9], [16], 1, network, inside)[16]
     assert alone.tolist() == ["two trees", "ring"], "with one worker per host"
     shared = fastest_allreduce([1e3, 1e9], [2, 256], 8, network, inside)
-    assert shared[2].tolist() == ["hierarchical"] * 2
-    assert shared.loc[1e9, 256] == "two trees"
+    assert (shared == "hierarchical").all(axis=None), "with eight workers per host"
     curves = allreduce_curves([1e3, 1e9], 16, 1, network, inside)
     fastest = curves.loc[curves.groupby("x")["y"].idxmin(), "curve"].tolist()
     assert fastest == alone.tolist()
