@@ -92,14 +92,15 @@ def bucket_moment(modelled: pd.DataFrame, ms: float) -> Picture:
     check_number("ms", ms, "at least 0 and finite")
     figure = Figure(figsize=(8.5, 4.2), dpi=90, layout="constrained")
     over_time, filling = figure.subplots(2, 1, height_ratios=(2, 5))
-    start, states = 0.0, []
+    start, said = 0.0, []
     for row in modelled.to_dict("records"):
         _draw_bar(over_time, 0, start, min(row[COMPUTED], ms), row["bucket"], row["layer"])
         start = row[COMPUTED]
     for number, own in modelled.groupby("bucket"):
         _draw_bar(over_time, 1, own[STARTS].iloc[0], min(own[ENDS].iloc[0], ms), number, number)
-        states.append(_state(own, ms))
-        _draw_bucket(filling, number, own, ms, states[-1])
+        state = _state(own, ms)
+        _draw_bucket(filling, number, own, ms, state)
+        said.append(f"bucket {number} of layers {', '.join(map(str, own['layer']))}: {state}")
     last = modelled[ENDS].max()
     over_time.axvline(ms, color="black", linewidth=1)
     over_time.set(xlim=(0, 1.01 * last), ylim=(1.5, -0.5))
@@ -107,12 +108,10 @@ def bucket_moment(modelled: pd.DataFrame, ms: float) -> Picture:
     label_panel(over_time, f"Modelled, not measured: {ms:.3g} ms after the start of the backward pass", "ms")
     filling.set(ylim=(0, 1.2 * modelled.groupby("bucket")["MB"].sum().max()), ylabel="MB")
     label_panel(filling, "Gradients in each bucket, and the share that is exchanged", "bucket")
-    filling.set_xticks(range(len(states)))
-    ready, done = (modelled[COMPUTED] <= ms).sum(), states.count("done")
-    layers = [", ".join(map(str, own["layer"])) for _, own in modelled.groupby("bucket")]
-    said = [f"bucket {n} of layers {own}: {state}" for n, (own, state) in enumerate(zip(layers, states, strict=True))]
+    filling.set_xticks(range(len(said)))
+    ready, done = (modelled[COMPUTED] <= ms).sum(), (modelled.groupby("bucket")[ENDS].first() <= ms).sum()
     title = f"{ms:.3g} of {last:.3g} ms, modelled: {ready} of {len(modelled)} gradients are computed"
-    return Picture(figure, f"{title}, {done} of {len(states)} buckets are exchanged. {'; '.join(said).capitalize()}.")
+    return Picture(figure, f"{title}, {done} of {len(said)} buckets are exchanged. {'; '.join(said).capitalize()}.")
 
 
 def _state(own: pd.DataFrame, ms: float) -> str:

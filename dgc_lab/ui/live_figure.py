@@ -71,10 +71,6 @@ class LiveFigure:
             for line in self._update_lines(run):
                 line.set(**looks)
 
-    def frame(self) -> bytes:
-        """Return the current picture as a PNG file."""
-        return packed(self._pixels())
-
     def panels(self) -> list[bytes]:
         """Return the current picture as PNG files, one for each of the panels side by side, from left to right."""
         return [packed(part) for part in np.array_split(self._pixels(), self.columns, axis=1)]

@@ -1,7 +1,6 @@
 """The widget of lesson 3 on real parameter servers, driven through its controls."""
 
 import base64
-import io
 import re
 import time
 from collections import Counter
@@ -9,7 +8,6 @@ from collections import Counter
 import numpy as np
 import psutil
 import pytest
-from PIL import Image
 
 from dgc_lab.common import LabError
 from dgc_lab.parameter_server.events import Training, WorkerDied
@@ -22,7 +20,7 @@ from dgc_lab.parameter_server.widget import RunProgress, StragglerLab
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.gan import RingGAN
 from dgc_lab.workloads.models import digits_cnn
-from widgets import press, said
+from widgets import assert_matches_the_full_figure, press, said
 
 FIRST = {"mode": "synchronous", "workers": 2, "slowdown": 1, "learning_rate": 0.05, "momentum": 0}
 FIRST |= {"staleness_aware": False, "bound": 2, "backup": 1, "batch": 16, "gradients": 24, "seed": 0}
@@ -336,19 +334,14 @@ def test_histogram_widens_for_many_values_but_not_for_one():
 
 
 def test_fast_frame_matches_the_full_figure():
-    """The fast frame matches matplotlib's rendering except for its reduced palette."""
     picture = StragglerPicture()
     for label in ("1 asynchronous", "2 asynchronous"):
         picture.begin(label, workers=2)
         for record in hand_made():
             picture.add(record)
             if record.batch % 7 == 0:
-                picture.frame()
-    frame = np.asarray(Image.open(io.BytesIO(picture.frame())).convert("RGB")).astype(int)
-    picture.canvas.draw()
-    whole = np.asarray(picture.canvas.buffer_rgba())[..., :3].astype(int)
-    assert frame.shape == whole.shape
-    assert np.mean(np.abs(frame - whole).max(axis=2) > 40) < 0.005
+                picture.panels()
+    assert_matches_the_full_figure(picture)
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ from PIL import Image
 
 from dgc_lab.scaling import KNOWN_LINKS, KNOWN_MODELS, compare_methods
 from dgc_lab.scaling.memory_widget import MemoryExplorer
-from widgets import picture_of, said, set_and_wait
+from widgets import assert_rejected, picture_of, said, set_and_wait
 
 FIRST = {"model": "Llama 3 8B", "ranks": 8, "precision": "bfloat16 with float32 copy", "optimizer": "Adam"}
 FIRST |= {"link": "400G InfiniBand", "memory": 80.0}
@@ -97,14 +97,7 @@ def image(explorer):
     ],
 )
 def test_invalid_values_are_reported_and_keep_the_figure(explorer, name, value, message):
-    before = explorer.image.value
-    set_and_wait(explorer, **{name: value})
-    assert 'role="alert"' in explorer.message.value
-    assert re.search(message, said(explorer))
-    assert "still show the previous values" in explorer.message.value
-    assert explorer.image.value == before
-    with pytest.raises(ValueError, match=message):
-        explorer.show()
+    assert_rejected(explorer, name, value, message)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dgc_lab.scaling.cost_model import METHODS, step
 from dgc_lab.scaling.network import GBIT, Link
 from dgc_lab.scaling.timing import ASSUMED_COMPUTE, StepTimes, workload
 from dgc_lab.scaling.widget import ScaleExplorer
-from widgets import picture_of, set_and_wait
+from widgets import assert_rejected, picture_of, set_and_wait
 
 HERE = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
 FIT = Link(math.inf, latency=200e-6, efficiency=0.9, per_byte=1e-9)
@@ -194,14 +194,7 @@ def test_message_names_the_source_of_each_time(explorer):
     ],
 )
 def test_invalid_values_are_reported_and_keep_the_figure(explorer, name, value, message):
-    before = explorer.image.value
-    set_and_wait(explorer, **{name: value})
-    assert 'role="alert"' in explorer.message.value
-    assert message in explorer.message.value
-    assert "still show the previous values" in explorer.message.value
-    assert explorer.image.value == before
-    with pytest.raises(ValueError, match=re.escape(message)):
-        explorer.show()
+    assert_rejected(explorer, name, value, re.escape(message))
 
 
 @pytest.mark.parametrize(
