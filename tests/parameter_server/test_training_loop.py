@@ -185,13 +185,14 @@ def test_staleness_matches_the_order_of_events(servers):
 
 @alone
 def test_slow_worker_delays_synchronous_training(servers):
-    slow = (Straggler(1, delay=0.05),)
-    runs = {mode: trained(servers, mode, stragglers=slow)[0] for mode in MODES}
-    table = summary(runs, SETTINGS.batch)
-    speed = table["gradients/s"]
+    """The delay exceeds several steps of a busy machine; otherwise the steps, not the delay, set the rate."""
+    slow = (Straggler(1, delay=0.2),)
+    modes = ("synchronous", "asynchronous")
+    runs = {mode: trained(servers, mode, stragglers=slow, gradients=40)[0] for mode in modes}
+    speed = summary(runs, SETTINGS.batch)["gradients/s"]
     assert speed["asynchronous"] > 1.5 * speed["synchronous"]
     shares = {mode: by_worker(records)["gradients"] for mode, records in runs.items()}
-    assert shares["synchronous"].tolist() == pytest.approx([30, 30], abs=6), "a worker can fetch its batch late"
+    assert shares["synchronous"].tolist() == pytest.approx([20, 20], abs=4), "a worker can fetch its batch late"
     assert shares["asynchronous"][0] > 1.5 * shares["asynchronous"][1]
     waiting = by_worker(runs["synchronous"])["waiting"]
     assert waiting[0] > 3 * waiting[1]
