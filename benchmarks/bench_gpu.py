@@ -27,7 +27,7 @@ def selecting(size):
     import tensorflow as tf
 
     from dgc_lab.compression import RULES, elements_above, exact_threshold, thresholds
-    from dgc_lab.compression.thresholding import elements_to_keep
+    from dgc_lab.compression.segment_search import elements_to_keep
 
     x, share = tf.random.stateless_normal([size], (1, 2)), tf.constant(RATIO, tf.float64)
     limit = exact_threshold(x, RATIO)

@@ -42,7 +42,7 @@ def main():
     import tensorflow as tf
 
     from dgc_lab.compression import RULES, elements_above, exact_threshold, thresholds
-    from dgc_lab.compression.thresholding import elements_to_keep
+    from dgc_lab.compression.segment_search import elements_to_keep
 
     rows, goals = [], {}
     for size, rounds in ROUNDS.items():

@@ -16,7 +16,6 @@ import operator
 import os
 import re
 import shutil
-import struct
 from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,7 +28,6 @@ DIGEST_PREFIX, TRAILER_SIZE = b"\nsha256 ", 8 + 64  # prefix of a file's digest,
 COMPILERS = ("g++", "c++", "clang++")  # C++ compilers, in the order of the search
 # Keras's settings in which the lab's models are defined
 KERAS = {"backend": "tensorflow", "floatx": "float32", "image_data_format": "channels_last"}
-ZIP_END = struct.Struct("<4s4H2LH")  # a zip's end record, 22 bytes; items -3 and -2 are the directory's size and offset
 
 
 class LabError(RuntimeError):
@@ -235,27 +233,21 @@ def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:
 def load_arrays(file: str | os.PathLike) -> dict:
     """Return the arrays that `save_arrays` saved, by name, in their order.
 
-    Raises a LabError if a single bit has changed. A file without SHA-256, as written by ``numpy.savez``, is also
-    accepted, with the weaker checks of zip files.
+    Raises a LabError if the file cannot be read, or if a single bit has changed.
     """
     import numpy as np
 
     with at_file(file, "read"):
         data = Path(file).read_bytes()
     content, trailer = data[:-TRAILER_SIZE], data[-TRAILER_SIZE:]
-    prefix, digest = trailer[: len(DIGEST_PREFIX)], trailer[len(DIGEST_PREFIX) :]
-    verified = prefix == DIGEST_PREFIX and hashlib.sha256(content).hexdigest().encode() == digest
     try:
-        if not verified and not data[-ZIP_END.size :].startswith(b"PK\5\6"):
+        if trailer != DIGEST_PREFIX + hashlib.sha256(content).hexdigest().encode():
             raise ValueError("its SHA-256 does not match")
-        *_, size, start, _ = ZIP_END.unpack(data[-ZIP_END.size :])
-        if not verified and start < 2**32 - 1 and start + size != len(data) - ZIP_END.size:
-            raise ValueError("its list of arrays is incomplete")  # zipfile ignores entries missing from the list
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except Exception as error:  # any error of the readers of zip files and arrays
         problem = f"{file} cannot be read, it is damaged ({str(error) or type(error).__name__})"
-        raise LabError(f"{problem}. Remove it, and the same call resumes from the other saved files") from None
+        raise LabError(f"{problem}. Remove it, and run the same call again") from None
 
 
 def results_file(name: str) -> Path:

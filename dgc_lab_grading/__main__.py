@@ -14,44 +14,43 @@ from dgc_lab_grading.course.report import outdated
 from dgc_lab_grading.course.roster import read_roster, read_secret, variant_number
 from dgc_lab_grading.gradebook import commands as after
 
-EXERCISES = Path("notebooks") / "exercises"
-# Only the instructor may read the output of these commands.
-PRIVATE = ("grade", "feedback", "marks", "override", "statistics", "similar", "contest")
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
     main = argparse.ArgumentParser(prog="python -m dgc_lab_grading", description=__doc__)
-    commands = main.add_subparsers(dest="command", required=True)
-
-    def command(name, text, *shared):
-        sub = commands.add_parser(name, help=text, description=text)
-        for options in shared:
-            options(sub)
-        return sub
-
-    def sources(sub):
-        text = "folder of the exercises' sources (default: %(default)s)"
-        sub.add_argument("--source", type=Path, default=EXERCISES / "source", help=text)
-
-    def secret(sub):
-        sub.add_argument("--secret", type=Path, help="file with the course's secret, created by release")
-
-    def names(sub):
-        sub.add_argument("--roster", type=Path, help="file with the students' names, one per line, or a CSV")
-
-    def graded(sub):
-        text = "grading folder (default: ./%(default)s)"
-        sub.add_argument("--folder", type=grading_folder, default="grading", help=text)
-
-    command("new", "create the text of a new exercise", sources).add_argument(
-        "name", metavar="EXERCISE", help="for example 08_my_idea"
-    )
-    sub = command("release", "make the students' versions", sources, secret, names)
+    main.set_defaults(private=False)
+    commands = main.add_subparsers(required=True, metavar="COMMAND")
+    sub = after.add_command(commands, "new", run_new, "create the text of a new exercise", after.add_source)
+    sub.add_argument("name", metavar="EXERCISE", help="for example 08_my_idea")
+    shared = (after.add_source, add_secret, after.add_roster)
+    sub = after.add_command(commands, "release", run_release, "make the students' versions", *shared)
     sub.add_argument("names", nargs="*", metavar="EXERCISE", help="default: all exercises")
     text = "output folder (default: notebooks/exercises/release, with a roster ./variants)"
     sub.add_argument("--to", type=Path, help=text)
-    sub = command("grade", "grade a folder or zip of submissions", sources, secret, names, graded)
+    text = "grade a folder or zip of submissions"
+    add_grade(after.add_command(commands, "grade", run_grade, text, *shared, after.add_folder))
+    text = "write a feedback page for each student"
+    sub = after.add_command(commands, "feedback", run_feedback, text, after.add_folder)
+    sub.add_argument("assignment", nargs="?", metavar="EXERCISE", help="default: all exercises")
+    sub.add_argument("--zip", action="store_true", help="also zip the pages, named as the platform expects")
+    text = "export the questions on the lessons to a learning platform"
+    sub = after.add_command(commands, "questions", run_questions, text)
+    sub.add_argument("lessons", nargs="*", metavar="LESSON", help="for example 04_dgc_masking (default: all lessons)")
+    text = "Moodle's GIFT (default), or QTI 2.1 for other platforms"
+    sub.add_argument("--format", choices=("gift", "qti"), default="gift", help=text)
+    text = "output file (default: ./questions_gift.txt or ./questions_qti.zip)"
+    sub.add_argument("--to", type=Path, help=text)
+    after.add_commands(commands)
+    return main
+
+
+def add_secret(sub: argparse.ArgumentParser) -> None:
+    """Add the option for the course's secret."""
+    sub.add_argument("--secret", type=Path, help="file with the course's secret, created by release")
+
+
+def add_grade(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of grade."""
     sub.add_argument("assignment", metavar="EXERCISE", help="for example 04_masking")
     text = "folder or zip as downloaded from the learning platform"
     sub.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help=text)
@@ -68,17 +67,6 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--only", nargs="+", default=[], metavar="STUDENT", help="regrade these students, and nobody else")
     text = "first remove these students from the report, for example because a file was renamed"
     sub.add_argument("--forget", nargs="+", default=[], metavar="STUDENT", help=text)
-    sub = command("feedback", "write a feedback page for each student", graded)
-    sub.add_argument("assignment", nargs="?", metavar="EXERCISE", help="default: all exercises")
-    sub.add_argument("--zip", action="store_true", help="also zip the pages, named as the platform expects")
-    sub = command("questions", "export the questions on the lessons to a learning platform")
-    sub.add_argument("lessons", nargs="*", metavar="LESSON", help="for example 04_dgc_masking (default: all lessons)")
-    text = "Moodle's GIFT (default), or QTI 2.1 for other platforms"
-    sub.add_argument("--format", choices=("gift", "qti"), default="gift", help=text)
-    text = "output file (default: ./questions_gift.txt or ./questions_qti.zip)"
-    sub.add_argument("--to", type=Path, help=text)
-    after.add(command, sources, names, graded)
-    return main
 
 
 def at_least_one(text: str) -> int:
@@ -91,21 +79,6 @@ def at_least_one(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 100_000:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 100000, got {text[:20]!r}")
     return int(text)
-
-
-def grading_folder(text: str) -> Path:
-    """Parse the path of a grading folder.
-
-    Example:
-        >>> grading_folder("grading").name
-        'grading'
-    """
-    if found := set("[?*") & set(str(Path(text).resolve())):
-        name = str(Path(text).resolve())[:200]
-        raise argparse.ArgumentTypeError(
-            f"must not have {' '.join(sorted(found))} in its path, for nbgrader, got {name}"
-        )
-    return Path(text)
 
 
 def above_zero(text: str) -> float:
@@ -121,7 +94,7 @@ def above_zero(text: str) -> float:
     raise argparse.ArgumentTypeError(f"must be a number above 0, at most 100000, got {text[:20]!r}")
 
 
-def release(options) -> int:
+def run_release(options) -> int:
     """Write the students' versions: one for all, or one for each student on a roster."""
     from dgc_lab_grading.course.sources import release
 
@@ -131,7 +104,7 @@ def release(options) -> int:
             raise LabError("variants for a roster need the course's secret: --secret FILE")
         secret = read_secret(options.secret, make=True)
         variants = {student: variant_number(secret, student) for student in read_roster(options.roster)}
-    target = options.to or (Path("variants") if variants else EXERCISES / "release")
+    target = options.to or (Path("variants") if variants else after.EXERCISES / "release")
     written = release(options.source, target, options.names, variants)
     if variants:
         for name, count in sorted(Counter(path.name for path in written).items()):
@@ -141,7 +114,7 @@ def release(options) -> int:
     return 0
 
 
-def grade(options) -> int:
+def run_grade(options) -> int:
     """Grade submissions; return 1 if any could not be graded."""
     from dgc_lab_grading.course.grading import grade
     from dgc_lab_grading.gradebook.journal import Journal
@@ -154,9 +127,21 @@ def grade(options) -> int:
     limits = Limits(int(60 * options.minutes), options.cell_seconds, int(options.memory * 2**30))
     roster = read_roster(options.roster) if options.roster else None
     secret = read_secret(options.secret)
-    inputs = (options.submissions, options.assignment, options.source, options.folder, secret, roster, limits)
-    settings = (options.again, options.jobs, Journal(options.folder), options.only, options.unfenced, options.forget)
-    rows = grade(*inputs, *settings)
+    rows = grade(
+        options.submissions,
+        options.assignment,
+        options.source,
+        options.folder,
+        secret=secret,
+        roster=roster,
+        limits=limits,
+        again=options.again,
+        jobs=options.jobs,
+        say=Journal(options.folder),
+        only=options.only,
+        unfenced=options.unfenced,
+        forget=options.forget,
+    )
     for student, mark in marks_of(options.folder, options.assignment)[options.assignment].items():
         if mark.late:
             print(f"{student}: {mark.late.words}")
@@ -167,7 +152,7 @@ def grade(options) -> int:
     return int(bool(failed))
 
 
-def feedback(options) -> int:
+def run_feedback(options) -> int:
     """Write feedback pages; return 1 if any is missing."""
     from dgc_lab_grading.course.feedback import feedback
     from dgc_lab_grading.gradebook.ledger import marks_of, note
@@ -186,17 +171,18 @@ def feedback(options) -> int:
     return int(bool(failed or missing))
 
 
-def questions(options) -> int:
+def run_questions(options) -> int:
     """Export the questions on the lessons."""
-    from dgc_lab_grading.course.questions import FILES, chosen_questions, export_questions
+    from dgc_lab_grading.course.questions import FILES, chosen_questions
 
-    chosen, target = chosen_questions(options.lessons), options.to or FILES[options.format]
-    export_questions(options.format, chosen, target)
+    write, file = FILES[options.format]
+    chosen, target = chosen_questions(options.lessons), options.to or file
+    write(chosen, target)
     print(f"{after.many(sum(map(len, chosen.values())), 'question')} in {target}")
     return 0
 
 
-def new(options) -> int:
+def run_new(options) -> int:
     """Create a new exercise."""
     from dgc_lab_grading.course.scaffold import new
 
@@ -209,10 +195,10 @@ def main(arguments=None) -> int:
     """Run a command; print expected errors as one line."""
     options = parser().parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if options.command in PRIVATE or getattr(options, "roster", None):
+    if options.private or getattr(options, "roster", None):
         os.umask(0o077)
     try:
-        return (globals().get(options.command) or getattr(after, options.command))(options)
+        return options.command(options)
     except (LabError, OSError) as error:
         print(f"{error}", file=sys.stderr)
         return 2

@@ -1,7 +1,4 @@
-"""What all tests share: a quiet TensorFlow, no MNIST but the one a test asks for, and the real MNIST where it is.
-
-And what decides how they run side by side: which files come first, and which must not have neighbours.
-"""
+"""Settings and fixtures of all tests: TensorFlow's log level, data sets, ranks, and the order of parallel tests."""
 
 import gc
 import os
@@ -32,11 +29,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("HOROVOD_CYCLE_TIME", "5")
 gc.disable()  # an eighth of the time that TensorFlow's import takes; `pytest_collection_finish` enables it
 
-# What make hands on would make another make, called by a test, say and do other things.
+# Variables that make exports would change how a make behaves that a test calls.
 for name in ("GPU", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
     os.environ.pop(name, None)
 
-# A shell starts what is to run in the background deaf to Ctrl-C, and tests that interrupt themselves would never end.
+# A shell starts background commands with SIGINT ignored, and tests that interrupt themselves would never end.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -48,8 +45,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXERCISES = ROOT / "notebooks" / "exercises"
 MNIST = ROOT.parent / "shared" / "data" / "mnist.npz"
 
-# Files that take longest, by the seconds that they took on two cores. With workers side by side they come first: a long
-# file that is begun last leaves all other workers without work.
+# The slowest files, which run first: a long file started last leaves the other workers idle.
 LONGEST = (
     "07_bring_your_own_model.ipynb",
     "05_dgc_on_horovod.ipynb",
@@ -78,9 +74,9 @@ LESSONS_ALONE = ("03_sync_vs_async.ipynb",)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark notebooks, which cannot carry a mark, and cases left to the night; begin with the longest files.
+    """Mark notebooks and nightly cases, and sort the slowest files first.
 
-    Exercises wait for the night: tests/exercises runs their cells in the day.
+    Exercise notebooks are nightly, because tests/exercises runs their cells in the first tier.
     """
     for item in items:
         if item.path.name in LESSONS_ALONE:
@@ -94,14 +90,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What was imported stays: the garbage collector, which Keras calls for each new model, need not look at it."""
+    """Exclude imported objects from garbage collection, which Keras triggers for each new model."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture
 def real_mnist():
-    """Path of the real MNIST file; the test is left out where there is none."""
+    """Path of the real MNIST file; skip the test if it is missing."""
     if not MNIST.exists():
         pytest.skip(f"no MNIST file at {MNIST}")
     return MNIST
@@ -130,7 +126,7 @@ def digits():
 
 @pytest.fixture(scope="session")
 def horovod():
-    """The test is left out where Horovod is not built."""
+    """Skip the test if Horovod is not built."""
     from dgc_lab.install.build_horovod import horovod_state
 
     if horovod_state()[0] is None:
@@ -139,7 +135,7 @@ def horovod():
 
 @pytest.fixture(autouse=True)
 def handlers_of_signals():
-    """A command that a test calls in this process takes signals as in a process of its own, until the test is over."""
+    """Restore signal handlers after each test, because commands called in this process set their own."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in kept.items():
@@ -148,9 +144,9 @@ def handlers_of_signals():
 
 @pytest.fixture(scope="module")
 def warm_ranks(horovod):
-    """Two Horovod ranks for a whole module; ask for `two_ranks`.
+    """Two Horovod ranks for a whole module; request `two_ranks`.
 
-    Not for the session: ranks without work ask each other for some a thousand times a second.
+    Not for the session: idle ranks poll each other a thousand times a second.
     """
     from dgc_lab.cluster import HorovodRanks
 
@@ -160,5 +156,5 @@ def warm_ranks(horovod):
 
 @pytest.fixture
 def two_ranks(warm_ranks):
-    """Two Horovod ranks that are up, whatever the test before has done to them."""
+    """Two running Horovod ranks, restarted if the previous test stopped them."""
     return warm_ranks if warm_ranks.ready else warm_ranks.restart()

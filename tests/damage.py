@@ -12,9 +12,9 @@ NUMBERS = (b"0", b"-1", b"1e999", b"NaN", b"9" * 30, b"18446744073709551616", b"
 
 @dataclass(frozen=True)
 class Decoder:
-    """Valid inputs, a function that decodes bytes in an empty folder, and the errors by which it refuses an input.
+    """Valid inputs, a function that decodes bytes in an empty folder, and the errors that reject an input.
 
-    ``wrong`` gets what was accepted and the bytes, and says what is wrong with it.
+    ``wrong`` takes the decoded value and the bytes, and returns a description of the problem, or None.
     """
 
     examples: tuple[bytes, ...]

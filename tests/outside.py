@@ -25,8 +25,6 @@ def listening():
 
 def answering(places):
     """Return the (address, port) pairs that accept a connection from the calling process."""
-    import socket
-
     found = []
     for address, port in places:
         try:
@@ -43,7 +41,7 @@ def neighbour():
     if os.geteuid() != 0:
         pytest.skip("only root may make a network namespace with a cable to this one")
     if shutil.which("ip") is None:
-        pytest.skip("the command ip is not here")
+        pytest.skip("the command ip is not installed")
     name, here, there = f"dgclab{os.getpid()}", f"dgh{os.getpid()}", f"dgn{os.getpid()}"
 
     def ip(*words):

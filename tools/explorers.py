@@ -15,6 +15,7 @@ from dgc_lab.comparison import stored_study
 from dgc_lab.comparison.scheme_names import family, readable
 from dgc_lab.scaling import GBIT, Link, Workload, step
 from dgc_lab.scaling.cost_model import ELEMENTS
+from moving_picture import percent
 
 EVERY = "all families"
 COLOURS = ["#1a1a1a", "#0072B2", "#B45F06", "#006B4F", "#8E3B75", "#5B3FB5"]
@@ -102,11 +103,6 @@ add up the received elements. These are modelled times, not measured ones.</figc
 }})();
 </script>
 """
-
-
-def percent(ratio: float) -> str:
-    """Format a ratio as a percentage, for example 0.001 as "0.1 %"."""
-    return f"{100 * ratio:g} %"
 
 
 def schemes() -> str:

@@ -75,7 +75,7 @@ class Film:
         self.mouse = (x, y)
 
     def watch(self, ended: Callable[[], bool]) -> None:
-        """Film until ``ended()``, and one frame more."""
+        """Film until ``ended()`` returns True, then take a last frame."""
         while not ended():
             self.shoot()
             self.page.wait_for_timeout(50)

@@ -52,7 +52,7 @@ def recorded() -> dict:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def share(ratio: float) -> str:
+def percent(ratio: float) -> str:
     """Format a ratio as a percentage, for example 0.001 as "0.1 %"."""
     return f"{100 * ratio:g} %"
 
@@ -105,7 +105,7 @@ def picture() -> str:
         times = record["dense_bytes"] / row["bytes"] if row["bytes"] else 1
         fewer = f", {times:.0f} times fewer than uncompressed" if times > 1 else ""
         rows.append(
-            {"ratio": ratio, "sent": share(ratio), "words": f"{row['bytes']} bytes per step{fewer}. Accuracy: {end}."}
+            {"ratio": ratio, "sent": percent(ratio), "words": f"{row['bytes']} bytes per step{fewer}. Accuracy: {end}."}
         )
     specs = {
         "loss": chart(record["runs"], "loss", "Training loss", 2.5),
@@ -118,7 +118,7 @@ def picture() -> str:
         f"To repeat them, run <code>{record['command']}</code>."
     )
     columns = {"bytes": "bytes per step and worker", **{method: f"accuracy, {method}" for method in METHODS}}
-    shown = table.rename(columns=columns).set_axis(map(share, table.index)).rename_axis("sent").reset_index()
+    shown = table.rename(columns=columns).set_axis(map(percent, table.index)).rename_axis("sent").reset_index()
     return PAGE.format(
         last=len(rows) - 1,
         start=list(table.index).index(0.001),

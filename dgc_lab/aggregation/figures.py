@@ -74,6 +74,8 @@ def sum_graphs(graphs: dict) -> Picture:
         >>> sum_graphs({title: sum_nodes(gradient_graph(4, name)[1]) for title, name in methods.items()}).alt[25:]
         'all at once: 1 AddN with 4 inputs, depth 1; in pairs: 3 AddN with 2 inputs, depth 3.'
     """
+    from dgc_lab.aggregation.addn_graph import depth
+
     check_some("graphs", graphs)
     figure, panels = charts.grid(len(graphs), len(graphs), 9 / len(graphs), 3.1)
     said = []
@@ -94,8 +96,7 @@ def sum_graphs(graphs: dict) -> Picture:
             axes.scatter(x, y, s=46, zorder=2, color=PALETTE[colour], marker=marker, label=label)
         axes.margins(0.12)
         inputs = " or ".join(map(str, sorted({len(node.inputs) for node in nodes})))
-        in_a_row = max((x for x, _ in positions.values()), default=0)
-        several = f"{len(nodes)} AddN with {inputs} inputs, depth {in_a_row:.0f}"
+        several = f"{len(nodes)} AddN with {inputs} inputs, depth {depth(nodes)}"
         said.append(f"{title}: {several if nodes else 'no AddN, because the gradient is not a sum'}")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return Picture(figure, "Graphs of the additions. " + "; ".join(said) + ".")

@@ -46,10 +46,6 @@ class Trace:
         """Time from the start of the first operation to the end of the last one."""
         return max(operation.end for operation in self.operations)
 
-    def seconds_in(self, kind: str) -> float:
-        """Return the total time of operations of one type, such as ``"AddN"``; parallel operations count separately."""
-        return sum(operation.end - operation.start for operation in self.operations if operation.kind == kind)
-
     def count(self, kind: str) -> int:
         """Return the number of operations of one type."""
         return sum(operation.kind == kind for operation in self.operations)

@@ -119,9 +119,7 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
     """
     orders = [check_list("orders", order) for order in check_some("orders", check_list("orders", orders))]
     for index in itertools.chain(*orders):
-        check_whole("orders", index, 0)
-    if any(not 0 <= index < len(addends) for order in orders for index in order):
-        raise ValueError(f"orders must contain indices of addends, from 0 to {len(addends) - 1}, got {orders!r}")
+        check_whole("orders", index, 0, len(addends) - 1)
     sums = np.stack([np.asarray(add([addends[index] for index in order]), np.float64) for order in orders])
     apart, largest = np.ptp(sums, axis=0), np.abs(sums).max()
     return {

@@ -145,7 +145,7 @@ def make_addends(
     """
     check_whole("count", count, 1, MAX_ADDENDS)
     check_whole("size", size, 1, 2**40)
-    check_whole("seed", seed, 0, 2**63)
+    check_whole("seed", seed, 0, 2**63 - 1)
     check_choice("dtype", dtype, DTYPES)
     check_choice("signs", signs, SIGNS)
     check_choice("order", order, ORDERS)

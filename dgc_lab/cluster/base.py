@@ -185,7 +185,7 @@ class Cluster:
                 payloads[name] = cloudpickle.dumps((*sent, kwargs)), yields
             try:
                 with defer_sigint():  # an unrecorded call's results would be taken for the next one's
-                    self._call = self._group.call(payloads, self.grace)
+                    self._call = Call(self._group, list(payloads), self.grace, payloads.values())
             except KeyboardInterrupt:
                 if self._call:
                     self._call.stop()

@@ -67,8 +67,9 @@ class RankFailed(FunctionFailed):
 class Call:
     """One call of a function on the processes ``names`` of a `ProcessGroup`.
 
-    ``payloads`` has an entry of `ProcessGroup.call` for each process; without it, the call is already running.
-    Processes get ``grace`` seconds to stop on request, or to return after another one has raised.
+    ``payloads`` has for each process ``(function, args, kwargs)``, pickled, and whether the function yields items;
+    without it, the call is already running. Processes get ``grace`` seconds to stop on request, or to return after
+    another one has raised.
     """
 
     def __init__(self, group, names: list[str], grace: float, payloads: Iterable[tuple[bytes, bool]] = ()):

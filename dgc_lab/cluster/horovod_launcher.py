@@ -71,6 +71,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
                 variables={"PATH": paths, **stall_variables(), **gloo_variables(timeout)},
                 stdout=subprocess.PIPE,
                 text=True,
+                errors="replace",  # a killed command may leave half a character
             )
         output, _ = process.communicate(timeout=timeout)
     except BaseException as error:

@@ -17,7 +17,7 @@ from dgc_lab.cluster.base import Cluster, show_line
 from dgc_lab.cluster.calls import RankDied, RankFailed
 from dgc_lab.cluster.process_group import ProcessGroup
 from dgc_lab.cluster.stalls import stall_variables
-from dgc_lab.common import LabError, check_whole
+from dgc_lab.common import LabError, check_list, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 from dgc_lab.install.launch_env import (
     LOOPBACK,
@@ -67,7 +67,7 @@ class HorovodRanks(Cluster):
 
     def run_cell(self, source: str, ranks: Iterable[int] | None = None) -> None:
         """Run a cell on the given ranks, or on all of them, like ``%%px``; each rank keeps its variables."""
-        wanted = range(self.size) if ranks is None else ranks
+        wanted = range(self.size) if ranks is None else check_list("ranks", ranks)
         numbers = sorted({check_whole("rank", rank, 0, self.size - 1) for rank in wanted})
         if not numbers:
             raise ValueError(f"ranks must name at least one of 0 to {self.size - 1}, got none")

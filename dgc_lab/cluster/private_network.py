@@ -20,7 +20,7 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, lin
 
 
 @functools.cache
-def first_way(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str | None]:
+def working_prefix(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str | None]:
     """Return the first command prefix that works here and None; or an empty prefix and why the first one failed."""
     if shutil.which("unshare") is None:
         return (), "the command unshare is not installed"
@@ -38,12 +38,12 @@ def first_way(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str |
 
 def unavailable_reason() -> str | None:
     """Return why this machine allows no private network, or None if it allows one."""
-    return first_way(WAYS)[1]
+    return working_prefix(WAYS)[1]
 
 
 def command_prefix() -> tuple[str, ...]:
     """Return the prefix that runs a command in a private network; only valid if `unavailable_reason` returns None."""
-    return first_way(WAYS)[0]
+    return working_prefix(WAYS)[0]
 
 
 def raise_loopback() -> None:

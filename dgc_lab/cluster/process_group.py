@@ -136,13 +136,6 @@ class ProcessGroup:
             self.terminate(str(error).split(";")[0])
             raise error
 
-    def call(self, payloads: Mapping[str, tuple[bytes, bool]], grace: float) -> Call:
-        """Start a function call on some processes.
-
-        ``payloads`` maps process names to ``(function, args, kwargs)``, pickled, and whether the function yields items.
-        """
-        return Call(self, list(payloads), grace, payloads.values())
-
     def signal(self, number: int) -> None:
         """Send a signal to all processes that are alive."""
         for member in self.members.values():

@@ -107,7 +107,8 @@ def exchange_table(
         >>> table.round(1).values.tolist()
         [['summed', 1000.0, 1.0, 8.6, 17.3], ['gathered', 1000.0, 0.0, 8.5, 842.7]]
     """
-    for number in check_list("workers", workers):
+    workers = check_list("workers", workers)
+    for number in workers:
         check_whole("workers", number, 1)
     link, lines = Link(check_number("gbit", gbit, "above 0") * GBIT), []
     for scheme, payload in messages.items():

@@ -19,7 +19,7 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
     Args:
         schemes: `dgc_lab.compression.Scheme` objects by name; every draw starts from the scheme's initial state.
         gradient: float32 array of any shape.
-        draws: number of draws, at least 2.
+        draws: number of draws, 2 to 100 000.
 
     Returns:
         A row for each scheme: ``scheme``; ``bias``, the squared distance between the gradient and the mean of the
@@ -27,7 +27,7 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
         mean. Both are relative to the gradient's squared norm. A scheme is unbiased if its bias is 0.
 
     Raises:
-        ValueError: ``draws`` is not a whole number of at least 2; or the gradient is all zeros, contains NaN or
+        ValueError: ``draws`` is not a whole number in this range; or the gradient is all zeros, contains NaN or
             infinity, or is too large for a scheme.
 
     References:

@@ -90,7 +90,7 @@ def accuracy_spread(table: pd.DataFrame) -> Picture:
         'Test accuracy, mean and range over the seeds. dropping: 0.900, from 0.850 to 0.920.'
     """
     check_columns(table, ["accuracy", "min", "max"])
-    figure, [panel] = row_panels(table.index, 1)
+    figure, panel = row_panel(table.index)
     positions = range(len(table))
     panel.hlines(positions, table["min"], table["max"], color=PALETTE[0], linewidth=2)
     panel.plot(table["accuracy"], positions, "o", color=PALETTE[0], markersize=6)
@@ -122,7 +122,8 @@ def accuracy_by(column: str, table: pd.DataFrame) -> Picture:
         points = zip(rows["accuracy"], rows[column], strict=True)
         said.append(f"{group}: " + ", ".join(f"{accuracy:.3f} at {x:g}" for accuracy, x in points))
     axes.set_xscale("log")
-    axes.set_xticks(values := sorted(set(table[column])), [f"{value:g}" for value in values])
+    values = sorted(set(table[column]))
+    axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
     label_panel(axes, "", column)
     axes.set_ylabel("test accuracy", fontsize=9)
@@ -133,13 +134,14 @@ def accuracy_by(column: str, table: pd.DataFrame) -> Picture:
 def bias_and_variance(table: pd.DataFrame) -> Picture:
     """Draw a row for each scheme: bias and variance of its messages, relative to the gradient's squared norm.
 
-    ``table`` is a result of `dgc_lab.comparison.errors.error_table`.
+    ``table`` is a result of `dgc_lab.comparison.error_table`. Raises ValueError if a column is missing.
 
     Example:
         >>> bias_and_variance(pd.DataFrame([{"scheme": "int8", "bias": 0.001, "variance": 0.0}])).alt[-39:]
         'messages. int8: bias 0.001, variance 0.'
     """
-    figure, [panel] = row_panels(table["scheme"], 1)
+    check_columns(table, ["scheme", "bias", "variance"])
+    figure, panel = row_panel(table["scheme"])
     styles = {"bias": ("o", PALETTE[1]), "variance": ("s", PALETTE[0])}
     for column, (mark, colour) in styles.items():
         panel.plot(table[column], range(len(table)), mark, color=colour, markersize=6, label=column)
@@ -175,7 +177,7 @@ def contraction(table: pd.DataFrame, guaranteed: float) -> Picture:
     check_columns(table, ["scheme", "bias", "variance"])
     names = [readable(scheme) for scheme in table["scheme"]]
     values = 1 - table["bias"] - table["variance"]
-    figure, [panel] = row_panels(names, 1)
+    figure, panel = row_panel(names)
     panel.barh(range(len(values)), values.clip(lower=0), color=PALETTE[0], height=0.6)
     for row, value in enumerate(values):
         if value <= 0:
@@ -197,9 +199,9 @@ def check_columns(table: pd.DataFrame, columns: list[str]) -> None:
         raise ValueError(f"table must have the columns {', '.join(columns)}, got none named {', '.join(missing)}")
 
 
-def row_panels(names, columns: int, **options):
-    """Return a figure and its panels, which have a row for each name, the first one at the top."""
+def row_panel(names):
+    """Return a figure and its panel, which has a row for each name, the first one at the top."""
     names = list(names)
-    figure, panels = grid(columns, columns, 9 / columns, 1 + 0.2 * len(names), **options)
-    name_rows(panels[0], names, 0)
-    return figure, panels
+    figure, [panel] = grid(1, 1, 9, 1 + 0.2 * len(names))
+    name_rows(panel, names, 0)
+    return figure, panel

@@ -167,14 +167,15 @@ def search_runs(study: Study, method: str, rows: list[dict]) -> list[tuple[float
 
 def final_runs(study: Study, method: str, rows: list[dict]) -> list[tuple[float, int]]:
     """Return learning rate and seed of the runs that decide between the two best rates; none if there is one rate."""
-    several = len(study.rates_to_try(method)) > 1
-    return [(rate, seed) for rate in finalists(rows) * several for seed in SEARCH_SEEDS[1:]]
+    if len(study.rates_to_try(method)) < 2:
+        return []
+    return [(rate, seed) for rate in finalists(rows) for seed in SEARCH_SEEDS[1:]]
 
 
 def compared_runs(study: Study, method: str, rows: list[dict]) -> list[tuple[float, int]]:
     """Return learning rate and seed of the runs to compare; none if the method diverged at every rate."""
     rate = best_rate(rows) if study.rates_to_try(method) else study.methods[method]["learning_rate"]
-    return [(rate, seed) for seed in study.seeds if rate is not None]
+    return [] if rate is None else [(rate, seed) for seed in study.seeds]
 
 
 def with_offset(event, first: int):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ipywidgets import Dropdown, FloatText, IntText, Text
 
 from dgc_lab.cluster.base import Cluster
-from dgc_lab.common import check_choice, check_instance
+from dgc_lab.common import check_choice, check_instance, free_memory
 from dgc_lab.comparison.lab_studies import rate_of
 from dgc_lab.comparison.scheme_names import readable
 from dgc_lab.training.live_sweep import LiveSweep, training_controls
@@ -37,9 +37,9 @@ class SchemeLab(LivePanel):
     """Widget that trains with several compression schemes and plots accuracy against bytes: one point for each run.
 
     Run trains every scheme of the list with every seed, unless the table has that row already. Stop ends the training
-    within a step and keeps the finished rows. Clear empties picture and table. ``run()`` does the same as Run and
-    waits until it has finished. If your scheme prints, use ``run()``: its output appears below the cell. After Run or
-    ``start()``, the output appears below whichever cell runs next.
+    within a twentieth of a second, or at the end of the step, and keeps the finished rows. Clear empties picture and
+    table. ``run()`` does the same as Run and waits until it has finished. If your scheme prints, use ``run()``: its
+    output appears below the cell. After Run or ``start()``, the output appears below whichever cell runs next.
 
     Args:
         mine: your own scheme (`dgc_lab.compression.Scheme`) or a list of them; the list of schemes shows their names.
@@ -140,6 +140,7 @@ class SchemeLab(LivePanel):
         from dgc_lab.distributed import SimulatedWorkers
         from dgc_lab.training.distributed_trainer import DistributedTrainer, TrainerOnRanks
 
+        free_memory()  # of the previous trainer
         if self.ranks is not None:
             return TrainerOnRanks(settings, self.ranks, data)
         return DistributedTrainer(settings, SimulatedWorkers(settings.workers), data)

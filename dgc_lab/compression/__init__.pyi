@@ -61,9 +61,7 @@ from .selection import select as select
 from .thresholding import RULES as RULES
 from .thresholding import SCOPES as SCOPES
 from .thresholding import exact_threshold as exact_threshold
-from .thresholding import hierarchical_threshold as hierarchical_threshold
 from .thresholding import keep_mask as keep_mask
-from .thresholding import keep_masks as keep_masks
 from .thresholding import sampled_threshold as sampled_threshold
 from .thresholding import split as split
 from .thresholding import thresholds as thresholds

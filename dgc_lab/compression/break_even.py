@@ -44,7 +44,7 @@ def dense_is_shorter(ratio: float, workers: int, entry_bytes: int = 8):
 
 
 def break_even_ratio(workers: int, entry_bytes: int = 8) -> float:
-    """Return the lowest ratio at which `dense_is_shorter`, at most 1.
+    """Return the lowest ratio at which `dense_is_shorter` is True; at most 1.
 
     Raises:
         ValueError: workers or entry_bytes is below 1.

@@ -1,15 +1,32 @@
-"""Checks of a scheme's step: a wrong question or result raises a clear error, and no worker hangs."""
+"""Checks of names, gradients and a scheme's step: a wrong question or result raises an error, and no worker hangs."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from dgc_lab.common import check_list, check_text
 from dgc_lab.compression.scheme import AllGather, AllReduceMean, Scheme, SparseMean
 
 QUESTIONS = "AllReduceMean(tensor), SparseMean(indices, values, size) or AllGather((tensor, ...))"
+
+
+def checked_names(names: Sequence[str] | None, variables: list) -> list[str]:
+    """Return the names, by default the variables' own; raise ValueError unless there is one for each variable."""
+    given = [check_text("names", name) for name in check_list("names", names or [])]
+    given = given or [variable.name.split(":")[0] for variable in variables]
+    if len(given) != len(variables):
+        raise ValueError(f"names must be {len(variables)}, one for each variable, got {given}")
+    return given
+
+
+def check_gradients(gradients: list, workers: int, variables: int) -> None:
+    """Raise ValueError unless there is a list of gradients for each worker, with one for each variable."""
+    found = [len(own) for own in gradients]
+    if found != [variables] * workers:
+        raise ValueError(f"gradients must be {workers} lists of {variables}, one for each worker, got lists of {found}")
 
 
 def checked_step(scheme: Scheme, gradient, state, context, name: str):

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from dgc_lab.common import check_instance, check_list, check_number, check_text
-from dgc_lab.compression.checks import checked_step, described_alike
+from dgc_lab.common import check_instance, check_number
+from dgc_lab.compression.checks import check_gradients, checked_names, checked_step, described_alike
 from dgc_lab.compression.config import Collectives, DGCConfig
 from dgc_lab.compression.dgc_scheme import scheme_and_config
 from dgc_lab.compression.driver import Wire, exchange, run_schemes
 from dgc_lab.compression.gradients import check_numbers, flatten, local_gradients
 from dgc_lab.compression.local_deltas import LocalDeltas
-from dgc_lab.compression.parts import GradientVectors, Parts, row_mean, whole_mean
+from dgc_lab.compression.parts import GradientVectors, Parts, row_mean, uncompressed_mean
 from dgc_lab.compression.scheme import Scheme, StepContext
 from dgc_lab.compression.updates import Outcome, Report, Update, after, rows_with_momentum
 from dgc_lab.compression.wrappers import momentum_step
@@ -41,13 +41,13 @@ class Compressor(tf.Module):
         step: int64 ``tf.Variable``, the number of updates so far.
         seed: int32 ``tf.Variable`` for random numbers; its initial value is the config's seed.
         bytes_sent: int64 ``tf.Variable`` (2,), bytes sent by allreduce and by allgather so far; ``num_sent``: float64
-            (variables,), elements sent so far; ``counted``: int64, number of updates that these two cover. The first
-            two are means over the workers in this process. Loading a state does not change them.
+            (variables,), elements sent so far, counted as in `Report`; ``counted``: int64, number of updates that these
+            two cover. The first two are means over the workers in this process. Loading a state does not change them.
 
     Raises:
         ValueError: options are given with a `DGCConfig`; the options' reduction is not "average"; communicator
-            lacks the methods of `Collectives`; variables are not floating-point. At the first
-            step: the scheme yields or returns something invalid.
+            lacks the methods of `Collectives`; variables are not floating-point; their number differs from that of
+            the names. At the first step: the scheme yields or returns something invalid.
 
     Example:
         >>> from dgc_lab.distributed import OneWorker
@@ -76,9 +76,7 @@ class Compressor(tf.Module):
         self.scheme, self.config = scheme_and_config(scheme, options)
         self.keeps_rows = isinstance(scheme, DGCConfig)
         self.communicator, self.trained = communicator, list(variables)
-        self.names = [check_text("names", name) for name in check_list("names", names or [])] or [
-            variable.name.split(":")[0] for variable in self.trained
-        ]
+        self.names = checked_names(names, self.trained)
         self.wire = Wire(*(getattr(self.config, name) for name in Wire._fields))
         self.parts = Parts(self.trained, self.config, self.scheme.per_tensor)
         self.step = new_variable(tf.constant(0, tf.int64), "step")
@@ -109,19 +107,19 @@ class Compressor(tf.Module):
             tf.nest.map_structure(lambda variable, value: variable.assign(value), state, first)
 
     def residuals(self, worker: int = 0) -> list:
-        """Return a worker's DGC residual of each variable; None for variables without one."""
-        found = self._state_vector(worker, int(self.scheme.momentum > 0)) if self.config.accumulate else {}
+        """Return a worker's DGC residual of each variable; None for variables without one, and with a `Scheme`."""
+        found = self._state_vector(worker, int(bool(self.scheme.momentum))) if self.config.accumulate else {}
         return [found.get(i) for i in range(len(self.trained))]
 
     def velocities(self, worker: int = 0) -> list:
-        """Return a worker's velocity of each variable; None for variables without one."""
+        """Return a worker's velocity of each variable; None for those without one, and those a `Scheme` compresses."""
         found = self._state_vector(worker, 0) if self.scheme.momentum else {}
         if self.velocity is not None:
             found |= self.parts.by_variable(self.velocity, self.parts.uncompressed)
         return [found.get(i) for i in range(len(self.trained))]
 
     def _state_vector(self, worker: int, place: int) -> dict:
-        vectors = tf.nest.flatten(self.states[worker])
+        vectors = tf.nest.flatten(self.states[worker]) if self.keeps_rows else []  # other schemes have other states
         return self.parts.by_variable(vectors[place], self.parts.compressed) if vectors else {}
 
     def __call__(self, gradients, ratio=None, metadata=None):
@@ -140,6 +138,7 @@ class Compressor(tf.Module):
             learning rate and subtracted, and a `Report`.
 
         Raises:
+            ValueError: gradients are not one list for each worker in this process, with one entry for each variable.
             RanksDisagree: at the first step, on all ranks, if they differ in config, variables, the order of these, or
                 in which of them have gradients.
             tf.errors.InvalidArgumentError: a gradient of some worker holds NaN or infinity; on all workers, with the
@@ -167,6 +166,7 @@ class Compressor(tf.Module):
 
     def prepared(self, gradients, metadata=None) -> list[GradientVectors]:
         """Return the gradients of each worker in this process, combined over the ranks of its host."""
+        check_gradients(gradients, self.communicator.local, len(self.trained))
         metadata = metadata or [tf.zeros([0])] * len(gradients)
         kinds = ["none" if g is None else type(g).__name__.replace("Symbolic", "Eager") for g in gradients[0]]
         variables = list(zip(self.names, [tuple(v.shape) for v in self.trained], kinds, strict=True))
@@ -217,8 +217,9 @@ class Compressor(tf.Module):
 
     def _exchanged(self, workers: list[GradientVectors], ratio, dense: bool, uncompressed: bool = False) -> Outcome:
         steps = [self.started(worker, own, ratio, uncompressed) for worker, own in enumerate(workers)]
-        kinds, count, first_asked = workers[0], len(steps[0]), []
-        others = [[*map(whole_mean, own.whole), *(row_mean(rows, self.wire) for rows in own.slices)] for own in workers]
+        partition, count, first_asked = workers[0], len(steps[0]), []
+        vectors = [[uncompressed_mean(own.vector)] if own.uncompressed else [] for own in workers]
+        slices = [[row_mean(rows, self.wire) for rows in own.slices] for own in workers]
 
         def watch(asked):
             self.agree(described_alike(asked, self.scheme.label))
@@ -227,27 +228,27 @@ class Compressor(tf.Module):
             first_asked.extend([questions[i] for i in range(count)] for questions in asked)
             return self.metadata(workers, first_asked)
 
-        started = [[*own, *more] for own, more in zip(steps, others, strict=True)]
+        started = [[*own, *vector, *rows] for own, vector, rows in zip(steps, vectors, slices, strict=True)]
         results, bytes_sent = run_schemes(started, self.communicator, self.wire, watch)
         *ended, table = results[0]
-        updates = [tf.convert_to_tensor(update) if dense else update for update, _, _ in ended[:count]]
-        mean = ended[count] if kinds.uncompressed else kinds.vector
-        mean, velocity = self.with_momentum(mean, kinds)
+        compressed, rest = ended[:count], ended[count:]
+        updates = [tf.convert_to_tensor(update) if dense else update for update, _, _ in compressed]
+        mean = rest.pop(0) if partition.uncompressed else partition.vector
+        mean, velocity = self.apply_momentum(mean, partition)
         states = [[state for _, _, state in own[:count]] for own in results]
         sent = [self.parts.num_sent(own, asked) for own, asked in zip(workers, first_asked, strict=True)]
-        rows = ended[len(ended) - len(kinds.rows) :]
-        return Outcome(updates, mean, velocity, rows, states, table, bytes_sent, tf.add_n(sent) / len(sent))
+        return Outcome(updates, mean, velocity, rest, states, table, bytes_sent, tf.add_n(sent) / len(sent))
 
-    def with_momentum(self, mean: tf.Tensor, kinds: GradientVectors) -> tuple[tf.Tensor, list]:
+    def apply_momentum(self, mean: tf.Tensor, partition: GradientVectors) -> tuple[tf.Tensor, list]:
         """Return the uncompressed tensors' update, and a list of their new velocity; it is empty without momentum."""
-        if velocity := self.parts.pick_velocity(self.velocity, kinds):
+        if velocity := self.parts.pick_velocity(self.velocity, partition):
             velocity[0], mean = momentum_step(velocity[0], mean, self.scheme.momentum, self.scheme.nesterov)
         return mean, velocity
 
     def waited(self, workers: list[GradientVectors]) -> Outcome:
         """Return the outcome of a step of local SGD without an exchange: only metadata are sent."""
-        told = self.metadata(workers, [[] for _ in workers])
-        _, table, bytes_sent = exchange([{} for _ in workers], told, self.communicator, self.wire, 0)
+        metadata = self.metadata(workers, [[] for _ in workers])
+        _, table, bytes_sent = exchange([{} for _ in workers], metadata, self.communicator, self.wire, 0)
         updates = workers[0].tensors if self.scheme.per_tensor else [flatten(workers[0].tensors)]
         updates = [tf.zeros_like(update) for update in updates * bool(workers[0].compressed)]
         states = [self.parts.pick_state(state, own) for state, own in zip(self.states, workers, strict=True)]
@@ -261,14 +262,14 @@ class Compressor(tf.Module):
         bad = self.parts.non_finite(workers, shown)
         return [tf.concat([bad[i : i + 1], own.metadata], 0) for i, own in enumerate(workers)]
 
-    def commit(self, kinds: GradientVectors, outcome: Outcome, learning_rate, changes: list):
+    def commit(self, partition: GradientVectors, outcome: Outcome, learning_rate, changes: list):
         """Check that all values are finite, store the new state, and apply or return ``(updates, report)``."""
         parts, momentum, nesterov = self.parts, self.scheme.momentum, self.scheme.nesterov
         for own, new in zip(self.states, outcome.states, strict=True):
-            changes = changes + parts.put_state(own, new, kinds)
-        rows, among = [], (kinds.uncompressed, parts.uncompressed)
+            changes = changes + parts.put_state(own, new, partition)
+        rows, among = [], (partition.uncompressed, parts.uncompressed)
         changes = changes + [(self.velocity, parts.put(self.velocity, new, *among)) for new in outcome.velocity]
-        for i, (values, numbers) in zip(kinds.rows, outcome.rows, strict=True):
+        for i, (values, numbers) in zip(partition.rows, outcome.rows, strict=True):
             if momentum:
                 own = [tf.nest.flatten(state)[0] for state in self.states if state]
                 velocities = own if i in parts.compressed else [self.velocity]
@@ -277,7 +278,7 @@ class Compressor(tf.Module):
         allreduced, allgathered = tf.unstack(outcome.bytes_sent // self.communicator.local)
         report = Report(allreduced, allgathered, outcome.num_sent, outcome.table[:, 1:])
         counts = {"step": 1, "bytes_sent": tf.stack(report[:2]), "num_sent": report.num_sent, "counted": 1}
-        update = Update(parts, self.trained, kinds, outcome.updates, outcome.mean, rows)
+        update = Update(parts, self.trained, partition, outcome.updates, outcome.mean, rows)
         checks = check_numbers(outcome.table[:, 0], self.names)
         with tf.control_dependencies(checks):
             done = [variable.assign(value) for variable, value in changes]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -145,11 +144,6 @@ class DGCConfig:
                 f"got {list(self.warm_up)}"
             )
 
-    @functools.cached_property
-    def corrects_momentum(self) -> bool:
-        """Whether each worker applies momentum before accumulation."""
-        return self.momentum_correction and self.momentum > 0 and self.accumulate
-
     def ratio_at(self, step: int | tf.Tensor) -> float | tf.Tensor:
         """Return the ratio of a step, counted from 0: that of its warm-up stage, or ``ratio`` after the warm-up."""
         if not self.warm_up:
@@ -160,7 +154,7 @@ class DGCConfig:
         return self.warm_up[stage] if stage < len(self.warm_up) else self.ratio
 
     def is_dense(self, shape) -> bool:
-        """Return whether a tensor of this shape is sent uncompressed: it has at most one dimension, or few elements."""
+        """Return whether a tensor of this shape is sent uncompressed, by `dense_vectors` and `dense_below`."""
         shape = tf.TensorShape(shape)
         return (self.dense_vectors and shape.rank <= 1) or shape.num_elements() < self.dense_below
 

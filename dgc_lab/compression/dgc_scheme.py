@@ -53,7 +53,8 @@ def scheme_of(config: DGCConfig, ratio: float | tf.Tensor | None = None) -> Sche
         >>> scheme_of(DGCConfig(momentum=0.5)).momentum
         0.5
     """
-    corrects = check_instance("config", config, DGCConfig).corrects_momentum
+    check_instance("config", config, DGCConfig)
+    corrects = config.momentum_correction and config.momentum > 0 and config.accumulate
 
     def init(gradient):
         if not config.accumulate:

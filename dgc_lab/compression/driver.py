@@ -92,6 +92,7 @@ def exchange(asked: list[dict], metadata: list, communicator, wire: Wire, number
     def answer(by_allreduce):
         return _exchange(asked, metadata, communicator, wire, number, by_allreduce)
 
+    # tf.cond returns only tensors, so _exchange returns the parts of a SparseVector.
     if tf.is_tensor(by_allreduce):
         answers, table, sent = tf.cond(by_allreduce, lambda: answer(True), lambda: answer(False))
     else:

@@ -64,7 +64,7 @@ def mean_of(tensors: list[tf.Tensor]):
 def stochastic_round(x: tf.Tensor, seed: Sequence[int]):
     """Round each number of ``x`` up or down to a whole number at random; the result is unbiased.
 
-    ``seed`` is int32 (2,), else a ValueError.
+    ``seed`` is two whole numbers or an integer tensor of two. Other numbers raise ValueError.
 
     Example:
         >>> stochastic_round(tf.constant([3.0, -2.0]), (0, 1)).numpy().tolist()

@@ -78,7 +78,7 @@ def sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def flatten(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return float32 tensors of any shapes as one flat vector."""
+    """Return tensors of one dtype and of any shapes as one flat vector."""
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0) if tensors else tf.zeros([0])
 
 

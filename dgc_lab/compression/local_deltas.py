@@ -17,10 +17,9 @@ class LocalDeltas:
 
     def __init__(self, scheme: Scheme, shapes: list, workers: int):
         self.scheme, self.shapes = scheme, shapes
-        new = [
+        self.by_worker = [
             [tf.Variable(tf.zeros(shape), trainable=False, name="delta") for shape in shapes] for _ in range(workers)
         ]
-        self.by_worker = new
 
     @property
     def variables(self) -> list[tf.Variable]:

@@ -123,7 +123,7 @@ FOR_EACH_PROCESSOR void Maxima(const float* x, float* maxima, int64_t size) {
 
 // Thresholds ----------------------------------------------------------------------------------------------------------
 
-// k = ceil(share * n), with the share 1e-7 smaller than it is: `elements_to_keep` in thresholding.py says why.
+// k = ceil(share * n), with the share 1e-7 smaller than it is: thresholding.py says why.
 int64_t Wanted(double share, int64_t elements) {
   return static_cast<int64_t>(std::ceil(share * (1 - 1e-7) * static_cast<double>(elements)));
 }
@@ -253,7 +253,7 @@ struct Entry {
   float value;
 };
 
-// What is sent for a value, and what sending it leaves behind. Values that are not finite stay so, and are noticed.
+// The value that is sent: rounded to half precision if `half`. Values that are not finite stay so, and are noticed.
 inline float Sent(float value, bool half) {
   if (!half || !std::isfinite(value)) return value;
   return static_cast<float>(Eigen::half(std::min(std::max(value, -kLargestHalf), kLargestHalf)));

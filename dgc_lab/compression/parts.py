@@ -37,11 +37,6 @@ class GradientVectors(NamedTuple):
     metadata: tf.Tensor
     unclipped: GradientVectors | None = None
 
-    @property
-    def whole(self) -> list[tf.Tensor]:
-        """The vector of the uncompressed variables, if there are any."""
-        return [self.vector] if self.uncompressed else []
-
     def each(self, shapes: list) -> list[tf.Tensor]:
         """Return the gradients of compressed, then of uncompressed variables."""
         return [*self.tensors, *unflatten(self.vector, [shapes[i] for i in self.uncompressed])]
@@ -179,11 +174,12 @@ class Parts:
             workers: each worker's gradients.
             asked: each worker's first questions if they include all such elements; otherwise empty lists.
         """
-        kinds = workers[0]
-        numbers = [*kinds.compressed, *kinds.uncompressed, *kinds.rows]
+        partition = workers[0]
+        numbers = [*partition.compressed, *partition.uncompressed, *partition.rows]
         if not numbers:
             return tf.fill([len(workers)], -1.0)
-        ends = ends_of([*kinds.sizes, *(self.sizes[i] for i in kinds.uncompressed), *[1] * len(kinds.rows)])
+        sizes = [*partition.sizes, *(self.sizes[i] for i in partition.uncompressed), *[1] * len(partition.rows)]
+        ends = ends_of(sizes)
         pairs = [self._checked_values(own, questions, ends) for own, questions in zip(workers, asked, strict=True)]
         return first_non_finite(pairs, numbers, ends)
 
@@ -204,7 +200,7 @@ class Parts:
         return pairs
 
 
-def whole_mean(vector: tf.Tensor):
+def uncompressed_mean(vector: tf.Tensor):
     """Ask for the mean of a vector that is sent uncompressed: a step that runs alongside the scheme's."""
     return (yield AllReduceMean(vector))
 

@@ -15,7 +15,7 @@ LARGEST_BITS = 0x7FFFFFFF  # magnitudes of float32, read as integers, lie betwee
 
 
 def elements_to_keep(ratio, elements) -> tf.Tensor:
-    """Return k = ceil(ratio * elements), int32; the top of this module explains the rounding.
+    """Return k = ceil(ratio * elements), int32; `dgc_lab.compression.thresholding` explains the rounding.
 
     Example:
         >>> int(elements_to_keep(0.1, 10)), int(elements_to_keep(0.001, 10))
@@ -23,6 +23,11 @@ def elements_to_keep(ratio, elements) -> tf.Tensor:
     """
     ratio = tf.cast(ratio, tf.float64) if tf.is_tensor(ratio) else tf.constant(ratio, tf.float64)
     return tf.cast(tf.math.ceil(ratio * (1 - 1e-7) * tf.cast(elements, tf.float64)), tf.int32)
+
+
+def largest_elements(x: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
+    """Return the positions of the k = ceil(ratio n) largest of n elements, int32 (k,), ascending."""
+    return tf.sort(tf.math.top_k(x, elements_to_keep(ratio, tf.size(x)), sorted=False).indices)
 
 
 def search(magnitudes, segments, ratio, strides, starts, hierarchical):

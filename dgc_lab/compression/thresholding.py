@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_list, check_number, check_whole
 from dgc_lab.compression import native
-from dgc_lab.compression.segment_search import SMALLEST_NORMAL, elements_to_keep, search  # noqa: F401, names of this module
+from dgc_lab.compression.segment_search import search
 
 # A threshold read off a sample is the s-th largest of its elements. With s >= 32 the share that passes it scatters by
 # about 1 / sqrt(32) = 18 % around the ratio.
@@ -85,31 +85,6 @@ def sampled_threshold(x: tf.Tensor, ratio: float, sample: float = 0.01, seed: Se
     return thresholds([x], ratio, "sampled", sample=sample, seed=seed)[0]
 
 
-def hierarchical_threshold(x: tf.Tensor, ratio: float, sample: float = 0.01, seed: Sequence[int] = (0, 0)):
-    """Return a sampled threshold, corrected so that it keeps between 0.8 k and 1.3 k elements: float32 scalar tensor.
-
-    If more elements pass the sampled threshold, the exact k-th largest among them replaces it. If fewer pass, the share
-    taken from the sample is doubled until enough do. Ties can still exceed this range, and a tensor with fewer than
-    0.8 k non-zero elements stays below it.
-
-    Args:
-        x, ratio, sample, seed: as in `sampled_threshold`.
-
-    Raises:
-        ValueError, TypeError: as `sampled_threshold`.
-
-    Example:
-        >>> x = tf.range(100_000.0) ** 2  # in order, so that a sample of it is accurate
-        >>> kept = keep_mask(x, hierarchical_threshold(x, 0.01))
-        >>> 800 <= int(tf.math.count_nonzero(kept)) <= 1300
-        True
-
-    References:
-        arXiv:1712.01887, section 5 (hierarchical threshold selection).
-    """
-    return thresholds([x], ratio, "hierarchical", sample=sample, seed=seed)[0]
-
-
 def thresholds(
     gradients: Sequence[tf.Tensor],
     ratio: float,
@@ -119,6 +94,10 @@ def thresholds(
     seed: Sequence[int] = (0, 0),
 ):
     """Return one threshold for each gradient tensor: a list of float32 scalar tensors.
+
+    The rule ``"hierarchical"`` corrects a sampled threshold so that between 0.8 k and 1.3 k elements pass. If more
+    pass, the exact k-th largest among them replaces it. If fewer pass, the share taken from the sample is doubled until
+    enough do. Ties can still exceed this range, and a tensor with fewer than 0.8 k non-zero elements stays below it.
 
     Args:
         gradients: floating-point tensors of any shapes.
@@ -137,6 +116,9 @@ def thresholds(
         [2.0, 40.0]
         >>> [float(t) for t in thresholds([small, large], 0.5, scope="global")]
         [30.0, 30.0]
+
+    References:
+        arXiv:1712.01887, section 5 (hierarchical threshold selection).
     """
     check_choice("rule", rule, RULES)
     check_choice("scope", scope, SCOPES)
@@ -152,30 +134,6 @@ def thresholds(
     sizes = tuple(gradient.shape.num_elements() for gradient in gradients)
     found = tf.unstack(vector_thresholds(flat, sizes, checked_ratio(ratio), rule, scope, sample, seed))
     return found * (len(gradients) // len(found))
-
-
-def keep_masks(
-    gradients: Sequence[tf.Tensor],
-    ratio: float,
-    rule: str = "exact",
-    scope: str = "tensor",
-    sample: float = 0.01,
-    seed: Sequence[int] = (0, 0),
-):
-    """Return one boolean tensor per gradient, True for the elements that pass the threshold.
-
-    Args:
-        gradients, ratio, rule, scope, sample, seed: as in `thresholds`.
-
-    Raises:
-        ValueError, TypeError: as `thresholds`.
-
-    Example:
-        >>> [mask.numpy().tolist() for mask in keep_masks([tf.constant([1.0, -2.0]), tf.constant([3.0, 4.0])], 0.5)]
-        [[False, True], [False, True]]
-    """
-    found = thresholds(gradients, ratio, rule, scope, sample, seed)
-    return [keep_mask(gradient, threshold) for gradient, threshold in zip(gradients, found, strict=True)]
 
 
 def keep_mask(x: tf.Tensor, threshold: float):

@@ -18,7 +18,8 @@ class Report(NamedTuple):
 
     Attributes:
         allreduce_bytes, allgather_bytes: int64 scalars, bytes sent by these collectives.
-        num_sent: float64 (variables,), elements of each gradient that were sent.
+        num_sent: float64 (variables,), elements of each gradient that were sent; all of a tensor's elements if the
+            scheme sends them in another form than `SparseMean`.
         metadata: float32 (workers, numbers), each worker's metadata.
     """
 
@@ -36,7 +37,7 @@ class Outcome(NamedTuple):
         mean: float32 vector, the update of the uncompressed variables.
         velocity: their new velocity, a list of one vector; empty without momentum.
         rows: (values, row numbers) of each gradient of rows.
-        states: for each worker in this process, a list like ``Compressor.states``.
+        states: for each worker in this process, its state, like an element of ``Compressor.states``.
         table: float32 (workers, 1 + numbers): number of a non-finite gradient or -1, and metadata.
         bytes_sent: int64 (2,), bytes that the workers in this process sent by allreduce and by allgather.
         num_sent: float64 (variables,), elements sent, mean over the workers in this process.
@@ -57,7 +58,7 @@ class Update(NamedTuple):
 
     Attributes:
         parts, trained: the model's variables.
-        kinds: the kind of exchange of each of them.
+        partition: a worker's `GradientVectors`, which group the variables by the way they are exchanged.
         compressed: the update of the compressed ones: one vector, or one tensor each if the scheme works per tensor.
         uncompressed: float32 vector, the update of the uncompressed ones.
         rows: values and row numbers of each gradient of rows.
@@ -65,26 +66,26 @@ class Update(NamedTuple):
 
     parts: Parts
     trained: list
-    kinds: GradientVectors
+    partition: GradientVectors
     compressed: list
     uncompressed: tf.Tensor
     rows: list
 
     def by_variable(self) -> list:
         """Return one update per variable, in its dtype; None if it has no gradient."""
-        found = self.parts.by_variable(self.uncompressed, self.kinds.uncompressed)
+        found = self.parts.by_variable(self.uncompressed, self.partition.uncompressed)
         if self.parts.per_tensor:
-            found |= dict(zip(self.kinds.compressed, self.compressed, strict=True))
+            found |= dict(zip(self.partition.compressed, self.compressed, strict=True))
         elif self.compressed:
-            found |= self.parts.by_variable(tf.convert_to_tensor(self.compressed[0]), self.kinds.compressed)
+            found |= self.parts.by_variable(tf.convert_to_tensor(self.compressed[0]), self.partition.compressed)
         found = {i: tf.cast(update, self.trained[i].dtype) for i, update in found.items()} | self._slices()
         return [found.get(i) for i in range(len(self.trained))]
 
     def subtract(self, learning_rate: tf.Tensor) -> list:
         """Subtract the learning rate times the update from the variables, and return the operations that do so."""
         compressed = flatten(self.compressed) if self.parts.per_tensor else next(iter(self.compressed), None)
-        done = subtract([self.trained[i] for i in self.kinds.compressed], compressed, learning_rate)
-        done += subtract([self.trained[i] for i in self.kinds.uncompressed], self.uncompressed, learning_rate)
+        done = subtract([self.trained[i] for i in self.partition.compressed], compressed, learning_rate)
+        done += subtract([self.trained[i] for i in self.partition.uncompressed], self.uncompressed, learning_rate)
         for i, update in self._slices().items():
             values = tf.cast(learning_rate, update.dtype) * update.values
             done.append(self.trained[i].scatter_sub(tf.IndexedSlices(values, update.indices)))
@@ -92,7 +93,7 @@ class Update(NamedTuple):
 
     def _slices(self) -> dict:
         slices = {}
-        for i, (values, numbers) in zip(self.kinds.rows, self.rows, strict=True):
+        for i, (values, numbers) in zip(self.partition.rows, self.rows, strict=True):
             shape = self.parts.shapes[i]
             values = tf.reshape(tf.cast(values, self.trained[i].dtype), [-1, *shape[1:]])
             slices[i] = tf.IndexedSlices(values, numbers, tf.constant(shape.as_list()))

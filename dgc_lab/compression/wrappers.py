@@ -116,10 +116,10 @@ def momentum_step(velocity: tf.Tensor, gradient: tf.Tensor, momentum: float, nes
 
 
 def after(scheme: Scheme, steps: int) -> Scheme:
-    """Return the scheme with a dense start: until a step, workers exchange uncompressed gradients.
+    """Return the scheme with a dense start: in the first ``steps`` steps, workers exchange uncompressed gradients.
 
-    The scheme's state stays as it is until then. Early gradients change most, and errors in them do most harm: PyTorch
-    suggests a tenth of all steps before PowerSGD, and 1-bit Adam waits until its variance is stable.
+    The scheme's state stays as it is during these. Early gradients change most, and errors in them do most harm:
+    PyTorch suggests a tenth of all steps before PowerSGD, and 1-bit Adam waits until its variance is stable.
 
     Args:
         scheme: any scheme without momentum of its own; apply `with_momentum` to the result.

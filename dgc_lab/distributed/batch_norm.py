@@ -11,6 +11,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from dgc_lab.compression.gradients import flatten, unflatten
 from dgc_lab.compression.wire_format import add_in_order
 from dgc_lab.distributed.communicators import Communicator, check_communicator, default_communicator
 
@@ -60,11 +61,11 @@ def average_statistics(model: keras.Model, communicator: Communicator | None = N
     if not variables or communicator.size == 1:
         return
     # In one message, because a ResNet has dozens of short statistics. In float64, as in `mean`.
-    own = tf.concat([tf.reshape(tf.cast(variable, tf.float64), [-1]) for variable in variables], 0)
+    own = flatten([tf.cast(variable, tf.float64) for variable in variables])
     average = communicator.allreduce([[own]] * communicator.local, "dgc_lab.statistics")[0] / communicator.size
-    parts = tf.split(average, [variable.shape.num_elements() for variable in variables])
+    parts = unflatten(average, [variable.shape for variable in variables])
     for variable, part in zip(variables, parts, strict=True):
-        variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
+        variable.assign(tf.cast(part, variable.dtype))
 
 
 class AverageStatistics(keras.callbacks.Callback):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import LabError, check_flag, check_instance
+from dgc_lab.common import LabError, check_instance
 from dgc_lab.compression.break_even import dense_is_shorter
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
@@ -37,8 +37,6 @@ class GradientCompressionOptimizer(v1.Optimizer):
             and ``values`` replace Horovod's ``op`` and ``compression``. ``MomentumOptimizer`` is accepted if the
             config's momentum is 0. If Horovod's optimizer is around this one, ``reduction="sum"`` needs ``op=Sum``.
         config: a `dgc_lab.compression.config.DGCConfig`; if None, the paper's algorithm at 0.1 %.
-        sparse_to_dense: whether to convert ``tf.IndexedSlices`` (embeddings) to dense tensors and compress them like
-            the others. Otherwise they stay rows, with duplicates merged.
         communicator: the participants (`dgc_lab.distributed.communicators`), to exchange without Horovod's optimizer.
 
     Attributes:
@@ -64,12 +62,10 @@ class GradientCompressionOptimizer(v1.Optimizer):
         self,
         optimizer: tf.compat.v1.train.Optimizer,
         config: DGCConfig | None = None,
-        sparse_to_dense: bool = False,
         communicator: Communicator | None = None,
     ):
         super().__init__(use_locking=False, name="GradientCompression")
         self.config = DGCConfig() if config is None else check_instance("config", config, DGCConfig)
-        self.sparse_to_dense = check_flag("sparse_to_dense", sparse_to_dense)
         around_horovod = is_horovod_optimizer(optimizer)
         if around_horovod:
             check_horovod_options(optimizer)
@@ -86,8 +82,6 @@ class GradientCompressionOptimizer(v1.Optimizer):
         flat ``tf.IndexedSlices`` with one row per element; `apply_gradients` restores its shape.
         """
         gradients, variables = zip(*self.inner.compute_gradients(loss, var_list, **options), strict=True)
-        if self.sparse_to_dense:
-            gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         if self.compressor is None:
             with tf.init_scope():
                 self.compressor = Compressor(self.config, variables, communicator_here(self.communicator))
@@ -211,7 +205,7 @@ class PendingStep:
                 results.append(end.value)
         with tf.control_dependencies(tf.nest.flatten(done)):  # store state only after all values were checked
             checked = tf.identity([[-1.0]])
-        mean, velocity = compressor.with_momentum(flatten([done[i] for i in own.uncompressed]), own)
+        mean, velocity = compressor.apply_momentum(flatten([done[i] for i in own.uncompressed]), own)
         outcome = Outcome(
             [update for update, _, _ in results],
             mean,

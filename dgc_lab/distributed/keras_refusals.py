@@ -165,23 +165,18 @@ def check_variables(variables: list) -> None:
         )
 
 
-def is_synchronized(layer: keras.Layer) -> bool:
-    """Return whether a layer, such as batch normalization, is set to share its moments with other replicas.
-
-    Example:
-        >>> is_synchronized(keras.layers.BatchNormalization(synchronized=True))
-        True
-    """
-    return bool(getattr(layer, "synchronized", False))
-
-
 def check_synchronized(layers: list) -> None:
     """Check that no layer relies on ``tf.distribute`` to share its moments.
 
     Raises:
         ValueError: a layer has ``synchronized=True``.
+
+    Example:
+        >>> check_synchronized([keras.layers.BatchNormalization(synchronized=True, name="shared")])
+        Traceback (most recent call last):
+        ValueError: synchronized must be False in batch normalization on several workers, got True in ['shared']: ...
     """
-    found = [layer.name for layer in layers if is_synchronized(layer)]
+    found = [layer.name for layer in layers if getattr(layer, "synchronized", False)]
     if found:
         raise ValueError(
             f"synchronized must be False in batch normalization on several workers, got True in {found}: Keras shares "

@@ -116,12 +116,7 @@ def load_compression(saved: str | dict | None) -> DGCConfig | Scheme | None:
 
 def load_inner_optimizer(config: dict, custom_objects: dict | None) -> keras.optimizers.Optimizer:
     """Return the inner optimizer in a saved config, with the options that act before the exchange."""
-    saved = dict(config["optimizer"])
-    before = {name: config[name] for name in BEFORE_EXCHANGE if name in config}
-    if not before:  # version 1 kept both with the inner optimizer, whose class may not take them
-        saved["config"] = dict(saved["config"])
-        before = {name: saved["config"].pop(name, None) for name in BEFORE_EXCHANGE}
-    inner = keras.saving.deserialize_keras_object(saved, custom_objects=custom_objects)
-    for name, value in before.items():
-        setattr(inner, name, value)
+    inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
+    for name in BEFORE_EXCHANGE:
+        setattr(inner, name, config[name])
     return inner

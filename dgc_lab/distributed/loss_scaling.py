@@ -13,7 +13,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-SMALLEST, LARGEST = 2.0**-15, 2.0**127  # where a smaller scale will not help, and before it overflows itself
+# Below SMALLEST, a smaller scale does not help; beyond LARGEST, the scale would overflow.
+SMALLEST, LARGEST = 2.0**-15, 2.0**127
 
 
 def add_loss_scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict:

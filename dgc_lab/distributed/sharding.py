@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from dgc_lab.common import check_instance, check_some
+from dgc_lab.compression.gradients import flatten, unflatten
 from dgc_lab.distributed.communicators import HorovodWorkers
 from dgc_lab.distributed.keras_refusals import check_variables
 
@@ -52,7 +53,7 @@ class ShardedOptimizer:
         >>> weights = [tf.Variable(tf.zeros([3])), tf.Variable(tf.zeros([2]))]  # doctest: +SKIP
         >>> sharded = ShardedOptimizer(keras.optimizers.Adam(0.1), weights)  # doctest: +SKIP
         >>> sharded.apply([tf.ones([3]), tf.ones([2])])  # doctest: +SKIP
-        >>> sharded.sizes, sharded.state_bytes  # doctest: +SKIP
+        >>> sharded.sizes, optimizer_bytes(sharded.optimizer)  # doctest: +SKIP
         ([3, 2], 24)
     """
 
@@ -69,7 +70,7 @@ class ShardedOptimizer:
         workers.assert_same_on_all_ranks(f"{type(optimizer).__name__}, variables {shapes}")
         total = sum(map(math.prod, shapes))
         self.sizes = part_sizes(total, workers.size)
-        self.shard = tf.Variable(tf.split(self._flat(self.variables), self.sizes)[self.rank], name="shard")
+        self.shard = tf.Variable(tf.split(flatten(self.variables), self.sizes)[self.rank], name="shard")
         with tf.init_scope():
             optimizer.build([self.shard])
 
@@ -79,21 +80,14 @@ class ShardedOptimizer:
         Raises ValueError unless there is a gradient for each variable.
         """
         if len(gradients) != len(self.variables) or any(gradient is None for gradient in gradients):
-            raise ValueError(f"gradients must be {len(self.variables)} tensors, one for each variable, got {gradients}")
-        own = self.hvd.reducescatter(self._flat(gradients), op=self.hvd.Average, name="dgc_lab.shard_gradients")
+            found = [None if g is None else tuple(g.shape) for g in gradients]
+            raise ValueError(f"gradients must be {len(self.variables)} tensors, one for each variable, got {found}")
+        own = self.hvd.reducescatter(flatten(gradients), op=self.hvd.Average, name="dgc_lab.shard_gradients")
         self.optimizer.apply([own], [self.shard])
         whole = self.hvd.allgather(self.shard.read_value(), name="dgc_lab.shard_weights")
-        parts = tf.split(whole, [variable.shape.num_elements() for variable in self.variables])
+        parts = unflatten(whole, [variable.shape for variable in self.variables])
         for variable, part in zip(self.variables, parts, strict=True):
-            variable.assign(tf.reshape(part, variable.shape))
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of the optimizer's state on this rank, as `optimizer_bytes` counts them."""
-        return optimizer_bytes(self.optimizer)
-
-    def _flat(self, tensors):
-        return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+            variable.assign(part)
 
 
 def optimizer_bytes(optimizer: keras.optimizers.Optimizer) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
+from dgc_lab.exercises.checking import array_like, asked, asked_arrays, asked_number, expect, number, parts
 from dgc_lab.exercises.training import my_digits, softmax_gradient, softmax_loss, zero_weights
 from dgc_lab.exercises.variants import Variant
 
@@ -13,7 +13,9 @@ def accumulate(answer, variant: Variant) -> str:
     gradient = np.array([0.5, -0.25, 2.0, 0.0], np.float32)
     residual = np.array([0.5, -1.0, -1.5, 0.25], np.float32)
     about = "for gradient [0.5, -0.25, 2, 0], residual [0.5, -1, -1.5, 0.25] and threshold 1"
-    sent, left = _two_arrays(answer, (gradient, residual, 1.0), ("sent", "residual"), gradient, about)
+    sent, left = asked_arrays(
+        answer, gradient, residual, 1.0, names=("sent", "residual"), pattern=gradient, about=about
+    )
     expect(
         np.array_equal(sent + left, gradient + residual),
         f"{about}, sent + residual must be the accumulated values [1, -1.25, 0.5, 0.25], got {(sent + left).tolist()}.",
@@ -29,7 +31,8 @@ def correct_momentum(answer, variant: Variant) -> str:
     gradient, velocity = np.array([1.0, -2.0], np.float32), np.array([2.0, 4.0], np.float32)
     residual = np.array([10.0, 0.0], np.float32)
     about = "for gradient [1, -2], velocity [2, 4], residual [10, 0] and momentum 0.5"
-    new, left = _two_arrays(answer, (gradient, velocity, residual, 0.5), ("velocity", "residual"), gradient, about)
+    wanted = {"names": ("velocity", "residual"), "pattern": gradient}
+    new, left = asked_arrays(answer, gradient, velocity, residual, 0.5, about=about, **wanted)
     expect(
         np.allclose(new, [2.0, 0.0]),
         f"{about}, the new velocity is half of the old one plus the gradient; got {new.tolist()}.",
@@ -38,9 +41,7 @@ def correct_momentum(answer, variant: Variant) -> str:
         np.allclose(left, residual + new),
         f"{about}, the new velocity is added to the residual, not the gradient; got {left.tolist()}.",
     )
-    new, left = _two_arrays(
-        answer, (gradient, velocity, residual, 0.0), ("velocity", "residual"), gradient, "for momentum 0"
-    )
+    new, left = asked_arrays(answer, gradient, velocity, residual, 0.0, about="for momentum 0", **wanted)
     expect(
         np.allclose(new, gradient) and np.allclose(left, residual + gradient),
         "for momentum 0, the gradient is simply added to the residual.",
@@ -52,10 +53,8 @@ def dgc_step(answer, variant: Variant) -> str:
     gradient, velocity = np.array([1.0, 0.25], np.float32), np.array([2.0, 1.0], np.float32)
     residual = np.array([3.0, 0.0], np.float32)
     about = "for gradient [1, 0.25], velocity [2, 1], residual [3, 0], momentum 0.5 and threshold 4"
-    result = asked(answer, gradient, velocity, residual, 0.5, 4.0, about=about)
-    sent, new, left = (
-        array_like(part, gradient, about) for part in parts(result, ("sent", "velocity", "residual"), about)
-    )
+    wanted = {"names": ("sent", "velocity", "residual"), "pattern": gradient}
+    sent, new, left = asked_arrays(answer, gradient, velocity, residual, 0.5, 4.0, about=about, **wanted)
     expect(
         np.allclose(sent, [5.0, 0.0]),
         f"{about}, 3 + (0.5 * 2 + 1) reaches the threshold and 0.75 does not; your function sent {sent.tolist()}.",
@@ -67,10 +66,8 @@ def dgc_step(answer, variant: Variant) -> str:
     expect(new[0] == 0, "momentum factor masking: the velocity of a sent element is cleared, too.")
     expect(np.isclose(new[1], 0.75), f"the velocity of an unsent element stays 0.5 * 1 + 0.25; got {new[1]:g}.")
     about = "for gradient [1, 0.25], velocity [2, 1], residual [0, 0], momentum 0.5 and threshold 0"
-    result = asked(answer, gradient, velocity, np.zeros(2, np.float32), 0.5, 0.0, about=about)
-    sent, new, left = (
-        array_like(part, gradient, about) for part in parts(result, ("sent", "velocity", "residual"), about)
-    )
+    nothing = np.zeros(2, np.float32)
+    sent, new, left = asked_arrays(answer, gradient, velocity, nothing, 0.5, 0.0, about=about, **wanted)
     expect(
         np.allclose(sent, [2.0, 0.75]) and not np.any(left),
         f"{about}, all elements are sent: [2, 0.75], and no residual is left; got {sent.tolist()} and {left.tolist()}.",
@@ -170,11 +167,6 @@ def my_cluster(variant: Variant) -> tuple[float, int]:
         (0.043, 8)
     """
     return variant.whole("my_ratio", 2, 60) / 1000, variant.choice("my_entry", (4, 6, 8))
-
-
-def _two_arrays(answer, arguments, names, pattern, about):
-    result = asked(answer, *arguments, about=about)
-    return tuple(array_like(part, pattern, about) for part in parts(result, names, about))
 
 
 def _run_step(answer, gradients, residuals, clip_norm, about):

@@ -15,92 +15,40 @@ import numpy as np
 
 from dgc_lab.exercises.variants import Variant
 
-# Module that holds each task's check, so that a check is found without importing every module.
-TASKS = {
-    "running_sum": "aggregation",
-    "pairwise_sum": "aggregation",
-    "my_end": "aggregation",
-    "half_training": "aggregation",
-    "telling_addends": "aggregation",
-    "ring_bytes": "aggregation",
-    "exchange_seconds": "aggregation",
-    "my_crossing": "aggregation",
-    "global_accuracy": "replicas",
-    "replica_loss": "replicas",
-    "combine_gradients": "replicas",
-    "merge_moments": "replicas",
-    "my_moments": "replicas",
-    "local_training": "replicas",
-    "staleness": "staleness",
-    "my_largest_staleness": "staleness",
-    "may_start": "staleness",
-    "asynchronous_updates": "staleness",
-    "backup_seconds": "staleness",
-    "my_waiting": "staleness",
-    "stale_training": "staleness",
-    "fewest_elements": "masking",
-    "top_k_mask": "masking",
-    "split": "masking",
-    "my_threshold": "masking",
-    "sampled_threshold": "masking",
-    "guaranteed_threshold": "masking",
-    "share_sent": "masking",
-    "my_counts": "masking",
-    "masked_training": "masking",
-    "accumulate": "accumulation",
-    "correct_momentum": "accumulation",
-    "dgc_step": "accumulation",
-    "mended_clipping": "accumulation",
-    "mended_update": "accumulation",
-    "mended_residuals": "accumulation",
-    "times_fewer": "accumulation",
-    "break_even_workers": "accumulation",
-    "my_workers": "accumulation",
-    "my_sent": "accumulation",
-    "my_times_fewer": "accumulation",
-    "dgc_training": "accumulation",
-    "allreduce_seconds": "scale",
-    "allgather_seconds": "scale",
-    "break_even_ratio": "scale",
-    "break_even_bandwidth": "scale",
-    "my_gbit": "scale",
-    "relative_deviation": "scale",
-    "sample_needed": "scale",
-    "ages_sent": "scale",
-    "my_age": "scale",
-    "steps_to_loss": "scale",
-    "my_fastest": "scale",
-    "step_bytes": "own_model",
-    "my_factor": "own_model",
-    "sum_duplicate_rows": "own_model",
-    "mean_rows": "own_model",
-    "tied_gradient": "own_model",
-    "pooled_statistics": "own_model",
-    "missed_share": "own_model",
-    "shard_places": "own_model",
-    "steps_an_epoch": "own_model",
-    "project_table": "own_model",
-    "quantise": "other_compressors",
-    "my_variance": "other_compressors",
-    "with_feedback": "other_compressors",
-    "my_memory": "other_compressors",
-    "packed_bytes": "other_compressors",
-    "powersgd_step": "other_compressors",
-    "my_share": "other_compressors",
-    "mended_mean": "other_compressors",
-    "mended_memory": "other_compressors",
-    "mended_draw": "other_compressors",
-    "contest_good": "other_compressors",
-    "contest_very_good": "other_compressors",
-    "collective_seconds": "cluster_cost",
-    "my_crossover": "cluster_cost",
-    "bucket_ends": "cluster_cost",
-    "my_bucket": "cluster_cost",
-    "zero_step": "cluster_cost",
-    "worker_bytes": "cluster_cost",
-    "my_fewest": "cluster_cost",
-    "outer_training": "cluster_cost",
+# Tasks by the module with their checks, so that a check is found without importing every module.
+CHECKS = {
+    "aggregation": (
+        "running_sum pairwise_sum my_end half_training telling_addends ring_bytes exchange_seconds my_crossing"
+    ),
+    "replicas": "global_accuracy replica_loss combine_gradients merge_moments my_moments local_training",
+    "staleness": (
+        "staleness my_largest_staleness may_start asynchronous_updates backup_seconds my_waiting stale_training"
+    ),
+    "masking": (
+        "fewest_elements top_k_mask split my_threshold sampled_threshold guaranteed_threshold share_sent my_counts "
+        "masked_training"
+    ),
+    "accumulation": (
+        "accumulate correct_momentum dgc_step mended_clipping mended_update mended_residuals times_fewer "
+        "break_even_workers my_workers my_sent my_times_fewer dgc_training"
+    ),
+    "scale": (
+        "allreduce_seconds allgather_seconds break_even_ratio break_even_bandwidth my_gbit relative_deviation "
+        "sample_needed ages_sent my_age steps_to_loss my_fastest"
+    ),
+    "own_model": (
+        "step_bytes my_factor sum_duplicate_rows mean_rows tied_gradient pooled_statistics missed_share shard_places "
+        "steps_an_epoch project_table"
+    ),
+    "other_compressors": (
+        "quantise my_variance with_feedback my_memory packed_bytes powersgd_step my_share mended_mean mended_memory "
+        "mended_draw contest_good contest_very_good"
+    ),
+    "cluster_cost": (
+        "collective_seconds my_crossover bucket_ends my_bucket zero_step worker_bytes my_fewest outer_training"
+    ),
 }
+TASKS = {task: module for module, tasks in CHECKS.items() for task in tasks.split()}
 MOST_WRONG = 3  # wrong values of a `my_` task that are checked; a loop over candidates finds nothing then
 wrong_values: dict[tuple[str, str], set[str]] = {}  # by task and variant, of this process
 CELL = re.compile(r"ipykernel_|ipython-input")  # in the file names that IPython and Colab give to cells
@@ -255,6 +203,12 @@ def parts(result, names: tuple[str, ...], about: str) -> tuple:
         found = str(len(result)) if is_sequence else _describe(result)
         raise NotYet(f"{about}, expected {len(names)} values ({', '.join(names)}), got {found}.")
     return tuple(result)
+
+
+def asked_arrays(answer, *arguments, names: tuple[str, ...], pattern: np.ndarray, about: str) -> tuple[np.ndarray, ...]:
+    """Call the student's function and return its results, one array per name with the shape of ``pattern``."""
+    result = parts(asked(answer, *arguments, about=about), names, about)
+    return tuple(array_like(part, pattern, f"{about}, in {name}") for name, part in zip(names, result, strict=True))
 
 
 def number(result, about: str) -> float:

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
+from dgc_lab.exercises.checking import array_like, asked, asked_arrays, asked_number, expect, number, parts
 from dgc_lab.exercises.training import my_digits, softmax_gradient, softmax_loss, zero_weights
 from dgc_lab.exercises.variants import Variant
 
@@ -53,8 +53,7 @@ def top_k_mask(answer, variant: Variant) -> str:
 def split(answer, variant: Variant) -> str:
     gradient, mask = np.array([[1.5, -2.0], [0.25, 4.0]], np.float32), np.array([[True, False], [False, True]])
     about = "for a gradient of 2 x 2 elements"
-    kept, dropped = parts(asked(answer, gradient, mask, about=about), ("kept", "dropped"), about)
-    kept, dropped = array_like(kept, gradient, about), array_like(dropped, gradient, about)
+    kept, dropped = asked_arrays(answer, gradient, mask, names=("kept", "dropped"), pattern=gradient, about=about)
     expect(np.array_equal(kept + dropped, gradient), "kept + dropped must equal the gradient, element by element.")
     expect(not np.any(kept * dropped), "an element is in both parts: where one part has it, the other must be zero.")
     expect(np.array_equal(kept != 0, mask), "kept must hold exactly the elements where the mask is True.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
+from dgc_lab.exercises.checking import array_like, asked, asked_arrays, asked_number, expect, number, parts
 from dgc_lab.exercises.contest import BUDGET, contest_accuracy
 from dgc_lab.exercises.variants import Variant
 
@@ -62,7 +62,9 @@ def with_feedback(answer, variant: Variant) -> str:
         return np.round(vector)
 
     about = "for [0.4, 1.2] and the memory [0.3, 0.4]"
-    sent, memory = _run_feedback(answer, np.array([0.4, 1.2]), np.array([0.3, 0.4]), rounded, about)
+    gradient, memory = np.array([0.4, 1.2]), np.array([0.3, 0.4])
+    names = ("sent", "memory")
+    sent, memory = asked_arrays(answer, gradient, memory, rounded, names=names, pattern=gradient, about=about)
     expect(np.allclose(sent, [1, 2]), f"{about}, the rounded sum is [1, 2], got {sent.tolist()}.")
     expect(
         np.allclose(memory, [-0.3, -0.4]),
@@ -72,7 +74,8 @@ def with_feedback(answer, variant: Variant) -> str:
     total_in, total_sent, memory = np.zeros(6), np.zeros(6), np.zeros(6)
     for _ in range(30):
         gradient = rng.normal(size=6)
-        sent, memory = _run_feedback(answer, gradient, memory, rounded, "in one of 30 steps")
+        about = "in one of 30 steps"
+        sent, memory = asked_arrays(answer, gradient, memory, rounded, names=names, pattern=gradient, about=about)
         total_in, total_sent = total_in + gradient, total_sent + sent
     expect(
         np.allclose(total_sent + memory, total_in),
@@ -193,7 +196,8 @@ def mended_mean(answer, variant: Variant) -> str:
 def mended_memory(answer, variant: Variant) -> str:
     gradient, memory, count = np.array([3.0, -1.0, 0.5]), np.array([0.0, -3.0, 0.0]), 1
     about = "for a memory of [0, -3, 0]"
-    sent, kept = _run_feedback(lambda g, m, c: answer(g, m, count), gradient, memory, None, about)
+    names = ("sent", "memory")
+    sent, kept = asked_arrays(answer, gradient, memory, count, names=names, pattern=gradient, about=about)
     expect(
         np.allclose(sent, [0, -4, 0]),
         f"with the memory added, the largest element is -4 at position 1; your function sent {sent.tolist()}.",
@@ -231,12 +235,6 @@ def _check_accuracy(answer, least: float) -> str:
     return f"right: {reached}."
 
 
-def _run_feedback(answer, gradient, memory, compress, about: str):
-    found = asked(answer, gradient, memory, compress, about=about)
-    sent, kept = parts(found, ("sent", "memory"), about)
-    return array_like(sent, gradient, f"{about}, in sent"), array_like(kept, gradient, f"{about}, in the memory")
-
-
 def _variances(gradient, levels: int) -> np.ndarray:
     """Return the variance of each element under stochastic rounding."""
     unit = np.linalg.norm(gradient) / levels
@@ -251,11 +249,6 @@ def _memory_norm(gradients) -> float:
         corrected = gradient + memory
         memory = corrected - scaled_signs(corrected)
     return np.linalg.norm(memory)
-
-
-def _packed_size(sizes, values: int) -> int:
-    bits = next(bits for bits in (1, 2, 4, 8) if values <= 2**bits)
-    return sum(-(-size * bits // 8) + 4 for size in sizes)
 
 
 def _low_rank(gradients, right):

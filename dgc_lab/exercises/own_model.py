@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from dgc_lab.exercises.checking import NotYet, array_like, asked, asked_number, expect, number, parts
+from dgc_lab.exercises.checking import NotYet, array_like, asked, asked_arrays, asked_number, expect, number, parts
 from dgc_lab.exercises.variants import Variant
 
 COLUMNS = ("ratio", "seed", "accuracy", "bytes")  # of the project's table
@@ -121,8 +121,8 @@ def pooled_statistics(answer, variant: Variant) -> str:
     batches = rng.normal(np.arange(4)[:, None, None] / 2, 1, size=(4, 50, 3))  # workers, examples, channels
     means, variances, pooled = batches.mean(1), batches.var(1), batches.reshape(200, 3)
     about = "for 4 workers and 3 channels"
-    mean, variance = parts(asked(answer, means, variances, about=about), ("mean", "variance"), about)
-    mean, variance = array_like(mean, means[0], about), array_like(variance, means[0], about)
+    wanted = {"names": ("mean", "variance"), "pattern": means[0]}
+    mean, variance = asked_arrays(answer, means, variances, about=about, **wanted)
     expect(np.allclose(mean, pooled.mean(0)), f"{about}, the mean of all examples is different.")
     expect(not np.allclose(variance, means.var(0)), f"{about}, that is only the variance between the workers' means.")
     expect(

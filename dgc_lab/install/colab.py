@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from dgc_lab.common import check_flag
-from dgc_lab.install.build_horovod import build, horovod_state
+from dgc_lab.install.build_horovod import build
 
 NO_GPU = """\
 Colab assigned no GPU, but this lesson is faster with one: Runtime > Change runtime type > T4 GPU, then start again."""
 
 
 def prepare(horovod: bool = False, gpu: bool = False) -> None:
-    """On Colab, install Horovod if it is missing, and suggest a GPU if there is none; elsewhere, do nothing.
+    """Install Horovod and suggest a GPU on Colab; do nothing elsewhere.
 
     Args:
         horovod: whether the lesson starts ranks. Installing Horovod takes seconds if the lab has a wheel for this
@@ -29,7 +29,7 @@ def prepare(horovod: bool = False, gpu: bool = False) -> None:
     check_flag("gpu", gpu)
     if "COLAB_RELEASE_TAG" not in os.environ:  # set by Colab to the date of its image
         return
-    if horovod and horovod_state()[0] is None:
+    if horovod:
         build()
     if gpu:
         import tensorflow as tf

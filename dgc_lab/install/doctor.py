@@ -188,11 +188,14 @@ def memory_finding() -> Finding:
 def mnist_finding() -> Finding:
     """Report the source of MNIST."""
     given = os.environ.get("DGC_LAB_DATA")
+    try:
+        file = Path(given).expanduser() if given else folder_from_env("KERAS_HOME", ".keras") / "datasets/mnist.npz"
+    except (LabError, RuntimeError) as error:  # the user has no home folder
+        setting = f"DGC_LAB_DATA is {given!r}: " if given else ""
+        return Finding("MNIST", "unknown", f"{setting}{error}", needed=False)
+    file = file / "mnist.npz" if file.is_dir() else file
     if given:
-        file = Path(given).expanduser()
-        file = file / "mnist.npz" if file.is_dir() else file
         remedy = "" if file.is_file() else f"DGC_LAB_DATA is {given!r}, but there is no file {file}"
         return Finding("MNIST", f"{file} (DGC_LAB_DATA)", remedy, needed=False)
-    cached = folder_from_env("KERAS_HOME", ".keras") / "datasets" / "mnist.npz"
-    found = f"{cached}" if cached.is_file() else "not downloaded yet; lessons download it when needed (11 MB)"
+    found = f"{file}" if file.is_file() else "not downloaded yet; lessons download it when needed (11 MB)"
     return Finding("MNIST", found, needed=False)

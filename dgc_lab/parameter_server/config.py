@@ -59,7 +59,7 @@ class AsyncConfig:
             raise ValueError(f"gradients must be at least {workers}, one for each worker, got {self.gradients}")
         if self.gradients % (workers if self.schedule.mode == "synchronous" else 1):
             raise ValueError(f"gradients must be a multiple of {workers}, the number of workers, got {self.gradients}")
-        self.schedule.gradients_an_update(workers)
+        self.schedule.gradients_per_update(workers)
 
     def batch_order(self, examples: int) -> np.ndarray:
         """Return the positions of each batch's examples in the training set, the same in every mode.

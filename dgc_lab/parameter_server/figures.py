@@ -162,20 +162,22 @@ def by_workers(frame, lock_seconds: float) -> Picture:
         lock_seconds: mean time for which a gradient holds the lock, above 0.
 
     Raises:
-        ValueError: ``frame`` is empty.
+        ValueError: ``frame`` is empty, or ``lock_seconds`` is out of range.
     """
     if not frame.size:
         raise ValueError("frame must have at least one row, got none")
+    check_number("lock_seconds", lock_seconds, "above 0 and finite")
     figure, (speed, staleness, idle) = charts.grid(3, 3, 3, 3.3)
     panels = {"gradients/s": speed, "mean staleness": staleness, "idle share": idle}
     schedules = dict(list(frame.sort_values("workers", kind="stable").groupby("schedule", sort=False)))
     fresh = [name for name, rows in schedules.items() if not rows["mean staleness"].any()]
     handles, said = [], []
     for number, (name, rows) in enumerate(schedules.items()):
-        look = {"color": PALETTE[number], "marker": MARKERS[number], "fillstyle": "none"}
-        handles.append(Line2D([], [], label=name, linestyle=STROKES[number], **look))
+        colour, marker, stroke = (looks[number % len(looks)] for looks in (PALETTE, MARKERS, STROKES))
+        look = {"color": colour, "marker": marker, "fillstyle": "none"}
+        handles.append(Line2D([], [], label=name, linestyle=stroke, **look))
         for source, points in rows.groupby("source"):
-            shape = {"linewidth": 1.5, "markersize": 5, "linestyle": STROKES[number]}
+            shape = {"linewidth": 1.5, "markersize": 5, "linestyle": stroke}
             if source == "measured":
                 shape = {"linestyle": "", "markersize": 9, "fillstyle": "full", "markeredgecolor": "black", "zorder": 3}
             for column, axes in panels.items():

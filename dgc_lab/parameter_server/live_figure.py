@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dgc_lab.parameter_server.figures import LOOKS, spans
 from dgc_lab.parameter_server.metrics import update_times
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
-from dgc_lab.ui.charts import PALETTE, legend_of_rows, name_rows
+from dgc_lab.ui.charts import BESIDE, PALETTE, legend_of_rows, name_rows
 from dgc_lab.ui.live_figure import LiveFigure
 
 SMOOTH = 20  # gradients in the loss's moving average
@@ -30,8 +30,8 @@ class StragglerPicture(LiveFigure):
     def __init__(self):
         super().__init__(Figure(figsize=(9.6, 4.9), dpi=100))
         # Fixed positions: automatic layout takes longer than drawing and always gives the same result.
-        self.loss_axes = self.figure.add_axes((0.065, 0.5, 0.56, 0.46))
-        self.staleness_axes = self.figure.add_axes((0.71, 0.5, 0.275, 0.46))
+        self.loss_axes = self.figure.add_axes((0.065, 0.5, 0.375, 0.46))
+        self.staleness_axes = self.figure.add_axes((0.52, 0.5, 0.205, 0.46))  # to its right, the loss's legend
         self.worker_axes = self.figure.add_axes((0.09, 0.17, 0.895, 0.21))
         self.loss_axes.set(ylabel=f"training loss, mean of {SMOOTH}", xlim=(0, 4), ylim=(0, 2.5))
         self.loss_axes.set_xlabel("seconds", labelpad=1)
@@ -77,9 +77,10 @@ class StragglerPicture(LiveFigure):
         run = self.runs[-1]
         run["lines"]["loss"].set_label(run["label"])
         self.staleness_axes.set_title(run["label"], fontsize=9, pad=3)
-        # The names of many runs would hide the lines.
+        # The names of more runs have no space.
         lines = [run["lines"]["loss"] for run in self.runs[-NAMES_IN_LEGEND:]]
-        self.loss_axes.legend(handles=lines, loc="upper right", fontsize=8, ncols=1 + len(lines) // 7, framealpha=0.8)
+        place = {**BESIDE, "bbox_to_anchor": (0.73, 0.975), "bbox_transform": self.figure.transFigure}
+        self.loss_axes.legend(handles=lines, **place, handlelength=1.2, frameon=False)
 
     def add(self, record: GradientEvent) -> None:
         """Add a gradient of the current run."""

@@ -92,10 +92,10 @@ def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFra
     """
     check_runs(runs)
     check_whole("batch_size", batch_size, 1, 1_000_000_000)
-    return pd.DataFrame([figures(records, batch_size) for records in runs.values()], index=list(runs))
+    return pd.DataFrame([summary_row(records, batch_size) for records in runs.values()], index=list(runs))
 
 
-def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
+def summary_row(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
     """Return one run's row of `summary`."""
     applied = stalenesses(records)
     seconds = max(record.done for record in records)

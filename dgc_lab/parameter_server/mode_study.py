@@ -168,10 +168,10 @@ def train_in_study(name: str, way: str, seed: int = 0) -> Training:
     Args:
         name: as in `stored_modes`.
         way: one of the ways to train.
-        seed: of the initial weights, the batches and the computing times; at least 0.
+        seed: of the initial weights, the batches and the computing times; from 0 to 2**20.
 
     Raises:
-        ValueError: there is no such study or way, or the seed is not a whole number of at least 0.
+        ValueError: there is no such study or way, or the seed is not a whole number in this range.
 
     Example:
         >>> len(train_in_study("GAN", "asynchronous, 2 workers").records)  # doctest: +SKIP

@@ -19,6 +19,7 @@ from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, Training
 from dgc_lab.parameter_server.metrics import check_runs, stalenesses
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
+from dgc_lab.parameter_server.server import unflattened
 from dgc_lab.workloads.dataset import Task
 
 
@@ -119,12 +120,6 @@ class Weights:
         return self.steps(
             *state, tensors, tf.constant(self.config.momentum, tf.float32), tf.constant(self.config.seed)
         ).numpy()
-
-
-def unflattened(vector, shapes):
-    """Return a flat vector as tensors of these shapes."""
-    parts = tf.split(vector, [math.prod(shape) for shape in shapes])
-    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 @functools.lru_cache(maxsize=8)

@@ -81,11 +81,12 @@ class Schedule:
         check_whole("bound", self.bound, 0, 1_000_000)
         check_whole("backup", self.backup, 1, 1023)
         stragglers = check_list("stragglers", self.stragglers)
+        object.__setattr__(self, "stragglers", tuple(stragglers))
         slow = [check_instance("stragglers", straggler, Straggler).worker for straggler in stragglers]
         if len(set(slow)) < len(slow):
             raise ValueError(f"stragglers must name each worker at most once, got {slow}")
 
-    def gradients_an_update(self, workers: int) -> int:
+    def gradients_per_update(self, workers: int) -> int:
         """Return the number of gradients averaged in one update.
 
         Raises ValueError if it is below 1, or if a straggler's number is not that of a worker.

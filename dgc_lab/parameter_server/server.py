@@ -5,6 +5,8 @@ Modes differ in the number of gradients per update (``needed``), and in the cond
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
@@ -40,7 +42,7 @@ class ParameterServerModel:
 
     def __init__(self, strategy, servers, workers, config: AsyncConfig, weights, velocities, updates, version):
         self.config, self.schedule, self.workers = config, config.schedule, workers
-        self.needed = self.schedule.gradients_an_update(workers)
+        self.needed = self.schedule.gradients_per_update(workers)
         self._shapes = [np.shape(weight) for weight in weights]
         # One long vector, split into a part for each server: few, large messages.
         flat = [np.concatenate([np.ravel(array) for array in arrays]) for arrays in (weights, velocities)]
@@ -96,7 +98,7 @@ class ParameterServerModel:
         version, *parts = self.lock.execute(
             lambda: [tf.identity(variable.read_value()) for variable in (self.version, *self.weights)]
         )
-        return version, self._unflatten(parts)
+        return version, unflattened(tf.concat(parts, 0), self._shapes)
 
     def submit(self, worker, batch, version, gradients) -> tuple[tf.Tensor, tf.Tensor]:
         """Submit a batch's gradient; return the number of its update and the version of its weights, int64 scalars.
@@ -165,12 +167,12 @@ class ParameterServerModel:
     def snapshot(self) -> dict:
         """Return version, updates, weights and velocities of one moment as arrays; call this outside a graph."""
         version, updates, *parts = self._snapshot()
-        halves = parts[: len(self.weights)], parts[len(self.weights) :]
-        weights, velocities = ([tensor.numpy() for tensor in self._unflatten(half)] for half in halves)
+        halves = [tf.concat(half, 0) for half in (parts[: len(self.weights)], parts[len(self.weights) :])]
+        weights, velocities = ([tensor.numpy() for tensor in unflattened(half, self._shapes)] for half in halves)
         return {"weights": weights, "velocities": velocities, "version": int(version), "updates": updates.numpy()}
 
-    def _unflatten(self, parts) -> list[tf.Tensor]:
-        """Return the parts of the long vector as tensors with the weights' shapes."""
-        sizes = [int(np.prod(shape)) for shape in self._shapes]
-        pieces = tf.split(tf.concat(parts, 0), sizes)
-        return [tf.reshape(piece, shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+
+def unflattened(vector, shapes) -> list[tf.Tensor]:
+    """Return a flat vector as tensors of these shapes."""
+    parts = tf.split(vector, [math.prod(shape) for shape in shapes])
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -15,8 +15,16 @@ import numpy as np
 import pandas as pd
 import simpy
 
-from dgc_lab.common import check_choice, check_list, check_number, check_some, check_text, check_whole
-from dgc_lab.parameter_server.metrics import check_runs, figures, table_of
+from dgc_lab.common import (
+    check_choice,
+    check_instance,
+    check_list,
+    check_number,
+    check_some,
+    check_text,
+    check_whole,
+)
+from dgc_lab.parameter_server.metrics import check_runs, summary_row, table_of
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler, draw_delay
 
 MAX_WORKERS = 1024
@@ -52,8 +60,9 @@ class StepCosts:
     def measured(cls, records: list[GradientEvent]) -> StepCosts:
         """Derive the costs from a real run without stragglers.
 
-        Times under the lock come only from reads and submissions during which no other worker finished one. The others
-        may include waiting, which the simulation adds by itself. Asynchronous runs have the most of the former.
+        Times under the lock come only from reads and submissions during which no other worker finished one.
+        Asynchronous runs have the most of these uncontended reads and submissions. The others may include waiting,
+        which the simulation adds by itself.
 
         Raises:
             ValueError: there are no records, no worker has two gradients, or such reads or submissions are missing.
@@ -106,6 +115,8 @@ def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts,
         >>> [(record.worker, round(record.done, 1), record.staleness) for record in records]
         [(0, 1.1, 0), (0, 2.2, 0), (1, 2.6, 2), (0, 3.3, 1)]
     """
+    check_instance("schedule", schedule, Schedule)
+    check_instance("costs", costs, StepCosts)
     check_whole("workers", workers, 1, MAX_WORKERS)
     check_whole("gradients", gradients, 1, MAX_GRADIENTS)
     check_whole("seed", seed, 0, 2**63 - 1)
@@ -117,7 +128,7 @@ class _Training:
 
     def __init__(self, schedule, workers, gradients, costs, seed):
         self.schedule, self.costs, self.random = schedule, costs, np.random.default_rng(seed)
-        self.needed = schedule.gradients_an_update(workers)
+        self.needed = schedule.gradients_per_update(workers)
         self.stragglers = {straggler.worker: straggler for straggler in schedule.stragglers}
         self.clock = simpy.Environment()
         self.lock = simpy.Resource(self.clock)
@@ -207,7 +218,8 @@ def sweep_workers(
         raise ValueError("schedules and workers must not be empty, got nothing to simulate")
     check_whole("gradients_each", gradients_each, 1, MAX_GRADIENTS // MAX_WORKERS)
     for _, schedule, count in points:
-        schedule.gradients_an_update(check_whole("workers", count, 1, MAX_WORKERS))
+        check_instance("schedules", schedule, Schedule)
+        schedule.gradients_per_update(check_whole("workers", count, 1, MAX_WORKERS))
     return pd.DataFrame(
         scale_row(name, simulate(schedule, count, gradients_each * count, costs), count, "simulated")
         for name, schedule, count in points
@@ -229,6 +241,6 @@ def scale_row(name: str, records: list[GradientEvent], workers: int, source: str
     check_whole("workers", workers, 1)
     check_choice("source", source, ("measured", "simulated"))
     check_runs({name: records})
-    found = figures(records, batch_size=1)
+    found = summary_row(records, batch_size=1)
     columns = ("gradients/s", "updates/s", "mean staleness", "idle share")
     return {"schedule": name, "workers": workers, **{key: found[key] for key in columns}, "source": source}

@@ -55,7 +55,7 @@ class StragglerExplorer(Explorer):
             order = simulate(schedule, workers, round(10 * COUNTED * workers), COSTS)
             ends = update_times(order)  # an update that is incomplete in the end does not count
             runs[mode] = [record for record in order if ends.get(record.update, record.done) < COUNTED + 0.05]
-            averaged = schedule.gradients_an_update(workers)
+            averaged = schedule.gradients_per_update(workers)
             titles[mode] = f"{mode}, modelled: an update averages {averaged} gradient{'s' * (averaged > 1)}"
         found = summary(runs, batch_size=1)
         found["gradients/s dropped"] = found["dropped"] / found["seconds"]

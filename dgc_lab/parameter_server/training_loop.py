@@ -123,7 +123,7 @@ def save(checkpoint, model, config: AsyncConfig, ended: bool = False) -> dict:
 def fingerprint(config: AsyncConfig, workers: int, weights) -> str:
     """Return the settings that must be equal for a run to resume from the checkpoint of another one."""
     return (
-        f"mode={config.schedule.mode}, gradients an update={config.schedule.gradients_an_update(workers)}, "
+        f"mode={config.schedule.mode}, gradients an update={config.schedule.gradients_per_update(workers)}, "
         f"gradients={config.gradients}, batch={config.batch}, seed={config.seed}, "
         f"parameters={sum(weight.size for weight in weights)}"
     )

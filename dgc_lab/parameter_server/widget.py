@@ -16,7 +16,7 @@ from dgc_lab.install.launch_env import cores
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Training
 from dgc_lab.parameter_server.live_figure import StragglerPicture
-from dgc_lab.parameter_server.metrics import figures, stalenesses
+from dgc_lab.parameter_server.metrics import stalenesses, summary_row
 from dgc_lab.parameter_server.schedule import MODES, GradientEvent, Schedule, Straggler
 from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.parameter_server.training_loop import train
@@ -153,7 +153,7 @@ class StragglerRuns:
                         self.curves.add(event)
                         yield
         except BaseException:
-            self.curves.rename(f"{label} (broken off)")
+            self.curves.rename(f"{label} (failed)")
             raise
         self.progress.stopped = self.progress.share < 1
         if self.progress.stopped:
@@ -210,7 +210,7 @@ def row_of(label: str, settings: AsyncConfig, workers: int, training: Training) 
     rate = f"{settings.learning_rate:g}" + " / staleness" * settings.staleness_aware
     rate += f", momentum {settings.momentum:g}" * (settings.momentum > 0)
     return {
-        **figures(training.records, settings.batch),
+        **summary_row(training.records, settings.batch),
         "run": label.split()[0] + ", stopped" * (len(training.records) < settings.gradients),
         "name": label,
         "mode": "".join([schedule.mode, *own]),

@@ -18,7 +18,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from dgc_lab.common import LabError, check_choice, check_list, check_whole
-from dgc_lab.workloads.batches import grow_gpu_memory
+from dgc_lab.workloads.gpu import grow_gpu_memory
 
 MAX_REPLICAS, MAX_FLOAT32 = 8, float(np.finfo(np.float32).max)
 #: Names of the members of ``tf.VariableAggregation``: how the replicas' values are combined.
@@ -89,8 +89,8 @@ def mirrored(replicas: int = 4, cross_device_ops: tf.distribute.CrossDeviceOps |
 
     Args:
         replicas: number of replicas, from 1 to 8; other numbers raise ValueError.
-        cross_device_ops: algorithm of the allreduce, such as ``tf.distribute.HierarchicalCopyAllReduce()``. None means
-            NcclAllReduce on GPUs, ReductionToOneDevice on CPUs: collectives fail for a second group size.
+        cross_device_ops: algorithm of the allreduce, such as ``tf.distribute.HierarchicalCopyAllReduce()``. By
+            default NcclAllReduce on GPUs, ReductionToOneDevice on CPUs: collectives there fail for a second group size.
 
     Raises:
         TooLate: TensorFlow has started with fewer devices; it would place several replicas on one device.

@@ -54,11 +54,12 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
     plane.fill_between(numbers, 1e-5, ratios, color=PALETTE[0], alpha=0.25, linewidth=0)
     plane.text(0.95, 0.93, "uncompressed is smaller", transform=plane.transAxes, ha="right", va="top", fontsize=8)
     plane.text(0.05, 0.05, "values and indices are smaller", transform=plane.transAxes, fontsize=8)
-    plane.plot([workers], [max(ratio, 1e-5)], **POINT)
+    plane.plot([workers], [ratio], **POINT)
     titles = ("speed-up over one worker", "MB per link and step", f"ratio x N = {8 / entry_bytes:.3g}: break-even")
+    ticks = [1, 4, 16, 64, 256, 1024]
     for axes, title in zip((speed, size, plane), titles, strict=True):
         axes.set(xscale="log", yscale="log")
-        axes.set_xticks(*[[1, 4, 16, 64, 256, 1024]] * 2)
+        axes.set_xticks(ticks, ticks)
         axes.minorticks_off()
         axes.axvline(workers, color=GREY, linewidth=1, zorder=0)
         label_panel(axes, title, "workers")

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_list, check_number, check_some, check_text, check_whole
+from dgc_lab.common import check_list, check_number, check_some, check_text, check_whole
 from dgc_lab.scaling.cost_model import BACKWARD, ELEMENTS
-from dgc_lab.scaling.memory import PRECISIONS, step_traffic
+from dgc_lab.scaling.memory import step_traffic
 from dgc_lab.scaling.network import GBIT, Link, ring
 
 if TYPE_CHECKING:
@@ -64,19 +64,18 @@ KNOWN_LINKS = {
 }
 
 
-def exchange_times(ranks: int = 64, precision: str = "bfloat16 with float32 copy") -> pd.DataFrame:
+def exchange_times(ranks: int = 64) -> pd.DataFrame:
     """Return the time of a step's exchange of the known models over the known links, in plain data parallelism.
 
     Args:
-        ranks: number of ranks, at least 1.
-        precision: one of `dgc_lab.scaling.memory.PRECISIONS`.
+        ranks: number of ranks, at least 1; their gradients are bfloat16.
 
     Returns:
         A row for each model: ``parameters, 10^9``, ``GB sent per step`` by each rank in a ring allreduce, and the
         seconds over each link, without overlap.
 
     Raises:
-        ValueError: an argument is out of range or unknown.
+        ValueError: ``ranks`` is out of range.
 
     Example:
         >>> exchange_times().loc["Llama 3 8B", ["400G InfiniBand", "1G Ethernet"]].round(1).tolist()
@@ -88,10 +87,9 @@ def exchange_times(ranks: int = 64, precision: str = "bfloat16 with float32 copy
     import pandas as pd
 
     check_whole("ranks", ranks, 1)
-    check_choice("precision", precision, PRECISIONS)
     rows = {}
     for model, parameters in KNOWN_MODELS.items():
-        hops, size = step_traffic(parameters, ranks, "data parallel", precision)
+        hops, size = step_traffic(parameters, ranks, "data parallel", "bfloat16 with float32 copy")
         rows[model] = {"parameters, 10^9": parameters / 1e9, "GB sent per step": size / 1e9}
         rows[model] |= {name: link.seconds(hops, size) for name, link in KNOWN_LINKS.items()}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")

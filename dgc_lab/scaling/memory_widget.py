@@ -65,10 +65,9 @@ class MemoryExplorer(Explorer):
         number = known if parameters == round(known / 1e6, 3) else round(parameters * 1e6)
         name = model if number == known else "A model of your own"
         table = compare_methods(number, ranks, precision, optimizer, KNOWN_LINKS[link])
-        room = fits(table, memory)
-        which = f"fits with {' and '.join(room)}" if len(room) < 3 else f"fits with {', '.join(room)}"
+        which = " or ".join(fits(table, memory)) or "no method"
         said = (
             f"{name} with {number / 1e9:.4g} billion parameters on {ranks} rank{'s' * (ranks > 1)} of {memory:g} GB "
-            f"{which if room else 'fits with no method'}, before activations. Exchanges are without overlap."
+            f"fits with {which}, before activations. Exchanges are without overlap."
         )
         return memory_bars(table, memory), table.reset_index(), said

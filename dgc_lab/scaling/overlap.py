@@ -148,13 +148,15 @@ def measure_overlap(
     buckets = [fill_buckets(SIZES, plan.bucket_bytes) if plan.ratio else [] for plan in plans]
     with limited_bandwidth(bandwidth):
         steps = [step_of(plan, own, batch, workers) for plan, own in zip(plans, buckets, strict=True)]
-        measured = run_in_turns([*steps, exchange_alone(workers)], rounds, workers)
+        times, moments, sent = run_in_turns([*steps, exchange_alone(workers)], rounds, workers)
     whats = [
         {"plan": str(plan), "when": plan.when if plan.ratio else "", "ratio": plan.ratio, "buckets": len(own)}
         for plan, own in zip(plans, buckets, strict=True)
     ]
     whats.append({"plan": "exchange alone", "when": "", "ratio": 1.0, "buckets": 1})
-    rows = [what | {"bandwidth": bandwidth} | summary(*each) for what, *each in zip(whats, *measured, strict=True)]
+    rows = [
+        what | {"bandwidth": bandwidth} | summary(*own) for what, *own in zip(whats, times, moments, sent, strict=True)
+    ]
     check_limited(rows[-1]["ms"], 1000 * sum(SIZES) / bandwidth)
     return rows
 

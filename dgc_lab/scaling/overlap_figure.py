@@ -26,7 +26,7 @@ def step_timelines(rows: Sequence[dict]) -> Picture:
         rows: rows of `dgc_lab.scaling.measure_overlap`; rows without a step are omitted.
 
     Raises:
-        ValueError: there are no rows with a step.
+        ValueError: there are no rows with a step, or several of one plan.
 
     Example:
         >>> step = {"forward": 2.0, "gradients": [4.0, 6.0], "exchanges": [[4.0, 7.0], [6.0, 9.0]]}
@@ -35,6 +35,8 @@ def step_timelines(rows: Sequence[dict]) -> Picture:
     """
     rows = check_some("rows with a step", [row for row in check_some("rows", rows) if row["timeline"]])
     panels = {row["plan"]: ROWS for row in rows}
+    if len(panels) < len(rows):
+        raise ValueError("rows must have each plan once, got several of a plan: choose the rows of one link and study")
     figure, axes_of_rows = stacked_rows(panels, LOOKS, "a gradient is computed", "ms since the start of the step", 1.0)
     forward, backward, exchange = LOOKS.values()
     said = []

@@ -75,6 +75,7 @@ def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
         sent = tf.boolean_mask(tf.gather(ages, question.indices), question.values != 0)  # at ratio 1 zeros are sent too
         sent = tf.minimum(sent, classes - 1)
         counts += tf.math.bincount(sent, minlength=classes, maxlength=classes, dtype=tf.int64)
+        # The residual follows the velocity, if there is one.
         residual = tf.nest.flatten(inner)[int(scheme.momentum > 0)]
         return update, own, (inner, tf.where(residual == 0, 0, ages + 1), counts)
 

@@ -42,21 +42,22 @@ def link_rows() -> list[dict]:
     return [json.loads(line) for line in results_file("link.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
-    """Return the rows, by default those of `link_rows`, as a table with the slowest link first.
+def measured_links(rows: Sequence[dict]) -> pd.DataFrame:
+    """Return measured rows as a table with the slowest link first.
 
-    Columns are link, method, ratio, formats of values and indices, ms per step, a rank's payload in kB, kB per step on
-    the link, and the factors by which a step is faster and sends fewer bytes than dense on the same link.
+    ``rows`` are like those of `link_rows`. Columns are link, method, ratio, formats of values and indices, ms per step,
+    a rank's payload in kB, kB per step on the link, and the factors by which a step is faster and sends fewer bytes
+    than dense on the same link.
 
     Example:
-        >>> table = measured_links()
+        >>> table = measured_links(link_rows())
         >>> slow = table[(table["link"] == "10 Mbit/s") & (table["ratio"] == 0.001)]
         >>> bool((slow["times as fast as dense"] > 1).all())
         True
     """
     import pandas as pd
 
-    rows = sorted(link_rows() if rows is None else rows, key=lambda row: row["bandwidth"] or math.inf)
+    rows = sorted(rows, key=lambda row: row["bandwidth"] or math.inf)
     dense = {row["link"]: row for row in rows if row["method"] == "dense"}
     return pd.DataFrame(
         {
@@ -89,18 +90,19 @@ def exchanges(rows: Sequence[dict]) -> dict[str, list[Measured]]:
     return found
 
 
-def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -> Link:
-    """Fit the cost model's link parameters to the rows, by default those of `link_rows`.
+def fit_links(rows: Sequence[dict], left_out: str | None = None) -> Link:
+    """Fit the cost model's link parameters to measured rows, which are like those of `link_rows`.
 
     The latency of a hop is the time that two ranks need to start an exchange. Most of it is Horovod's cycle and the
     wait for the slower rank; little of it is the link's. The rows of the link named ``left_out`` are ignored. Raises
     ValueError if there are no rows, or none of that link.
 
     Example:
-        >>> 0.5 < fit_links(left_out="unlimited").efficiency < 1  # the share of the bandwidth that gradients get
+        >>> fitted = fit_links(link_rows(), left_out="unlimited")
+        >>> 0.5 < fitted.efficiency < 1  # the share of the bandwidth that gradients get
         True
     """
-    measured = exchanges(link_rows() if rows is None else check_some("rows", rows))
+    measured = exchanges(check_some("rows", rows))
     if left_out is not None:
         check_choice("left_out", left_out, measured)
     return fit([exchange for link, every in measured.items() if link != left_out for exchange in every])
@@ -172,11 +174,12 @@ def steps_over_links(rows: Sequence[dict], fitted: Link | None = None) -> pd.Dat
     for link in dict.fromkeys(row["link"] for row in rows):
         used = fitted or fit_links(rows, left_out=link)
         for timed in timed_steps([row for row in rows if row["link"] == link]):
-            ratios = [timed.ratio] if timed.method == "sparse" else []
-            work = workload("mnist_cnn", times_over_links(rows, *ratios))
+            sparse = timed.method == "sparse"
+            times = times_over_links(rows, timed.ratio) if sparse else times_over_links(rows)
+            work = workload("mnist_cnn", times)
             here = dataclasses.replace(used, bandwidth=timed.bandwidth)
             modelled = step(work, here, RANKS, timed.method, timed.ratio)
-            curve = f"DGC {timed.ratio:.1%}" if ratios else timed.method
+            curve = f"DGC {timed.ratio:.1%}" if sparse else timed.method
             x = min(timed.bandwidth, FASTEST_DRAWN) / GBIT * 1000
             lines += [(link, curve, each.source, x, 1e3 * each.seconds) for each in (timed, modelled)]
     return pd.DataFrame(lines, columns=["link", "curve", "source", "x", "y"])
@@ -211,9 +214,10 @@ def break_even_table(ratios: Sequence[float], workers: Sequence[int]) -> pd.Data
     """
     import pandas as pd
 
-    for ratio in check_list("ratios", ratios):
+    ratios, workers = check_list("ratios", ratios), check_list("workers", workers)
+    for ratio in ratios:
         check_number("ratios", ratio, "in [0, 1]")
-    for number in check_list("workers", workers):
+    for number in workers:
         check_whole("workers", number, 1)
     shares = [[bytes_against_dense(number, ratio) for number in workers] for ratio in ratios]
     return pd.DataFrame(shares, index=pd.Index(ratios, name="ratio"), columns=pd.Index(workers, name="workers"))
@@ -236,8 +240,7 @@ def gains_by_bandwidth(
     """
     import pandas as pd
 
-    for bandwidth in check_list("bandwidths", bandwidths):
-        check_number("bandwidths", bandwidth, "above 0")
+    bandwidths = [check_number("bandwidths", each, "above 0") for each in check_list("bandwidths", bandwidths)]
     links = [dataclasses.replace(link, bandwidth=bandwidth) for bandwidth in bandwidths]
     lines = [
         (name, "modelled", link.bandwidth / GBIT, gain(work, link, workers, ratio))

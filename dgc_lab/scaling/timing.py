@@ -241,7 +241,8 @@ def selection_times(
 
     check_whole("elements", elements, 1, 2**30)
     check_whole("rounds", rounds, 3, 1000)
-    for ratio in check_list("ratios", ratios):
+    ratios = check_list("ratios", ratios)
+    for ratio in ratios:
         check_number("ratios", ratio, "above 0 and below 1")
     x, lines = tf.random.stateless_normal([elements], (0, 0)), []
     for ratio in ratios:

@@ -25,12 +25,12 @@ from dgc_lab.distributed.rank_files import RankFiles
 from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.masking_trainer import MaskingConfig
 from dgc_lab.training.model_trainer import ModelTrainer
-from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory
+from dgc_lab.workloads.batches import cross_entropy
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
+from dgc_lab.workloads.gpu import grow_gpu_memory
 from dgc_lab.workloads.models import network_for
 
-LENGTHS = ("steps", "evaluations")  # a resumed run may change these settings
 WARM_UPS = {
     "none": lambda ratio: (),
     "paper": lambda ratio: tuple(stage for stage in PAPER_WARM_UP if stage > ratio),
@@ -140,8 +140,7 @@ class DistributedTrainer(ModelTrainer):
         communicator = check_communicator(communicator) or default_communicator()
         check_instance("settings", settings, DistributedConfig)
         communicator.assert_same_on_all_ranks(str(settings))
-        if settings.workers != communicator.size:
-            size = communicator.size
+        if settings.workers != (size := communicator.size):
             raise ValueError(f"workers must be {size}, the communicator's number of workers, got {settings.workers}")
         self.settings, self.data = settings, data or load(settings.dataset)
         self.evaluate = self.data.evaluator()
@@ -171,10 +170,11 @@ class DistributedTrainer(ModelTrainer):
     def run(
         self, ratio: float, stop: Callable[[], bool] = bool, resume: bool = False, look_every: int | None = None
     ) -> Iterator:
-        """Train at one ratio; ``stop``, ``look_every`` and the events are those of `ModelTrainer.run`.
+        """Train at one ratio; ``look_every`` and the events are those of `ModelTrainer.run`.
 
         Args:
             ratio: share of the gradient elements that a worker sends, in [0, 1]; the same on all ranks.
+            stop: called before every TensorFlow call; if it is True on any rank, all ranks stop after the same step.
             resume: resume from the current state, as after `restore`, instead of the initial weights.
 
         Raises:
@@ -205,8 +205,9 @@ class DistributedTrainer(ModelTrainer):
     def restore(self, folder, ratio: float) -> bool:
         """Load the last step that all ranks have saved; ``run(ratio, resume=True)`` then resumes as if never stopped.
 
-        Returns False if nothing was saved. Raises LabError if the saved run had other settings; only steps and
-        evaluations may differ. On a GPU the last bits may differ, see `dgc_lab.distributed.SaveRanks`.
+        Returns False if nothing was saved. Raises LabError if the saved run had other settings; only evaluations may
+        differ, and steps if the schedule is constant. On a GPU the last bits may differ, see
+        `dgc_lab.distributed.SaveRanks`.
         """
         files = self._files(folder, ratio)
         found = files.restore() > 0
@@ -214,13 +215,13 @@ class DistributedTrainer(ModelTrainer):
         return found
 
     def _files(self, folder, ratio) -> RankFiles:
-        may_change = LENGTHS if self.settings.schedule == "constant" else ("evaluations",)
+        may_change = ("steps", "evaluations") if self.settings.schedule == "constant" else ("evaluations",)
         settings = {name: value for name, value in self.settings.to_dict().items() if name not in may_change}
         if not settings["scheme"]:
             raise ValueError("scheme must have a name to be saved: name it, as in Scheme(step, name='mine')")
-        kept = [*self.weights, *self.statistics, *self.compressor.state]
+        variables = [*self.weights, *self.statistics, *self.compressor.state]
         about = {**settings, "ratio": float(ratio), "data": self.data.fingerprint()}
-        return RankFiles(folder, self.communicator, kept, about)
+        return RankFiles(folder, self.communicator, variables, about)
 
 
 class TrainerOnRanks:
@@ -267,8 +268,7 @@ class TrainerOnRanks:
 
         step = 0
         try:
-            data = self.data.fingerprint()
-            for event in self.ranks.stream(train_on_rank, self.settings, ratio, self.path, data):
+            for event in self.ranks.stream(train_on_rank, self.settings, ratio, self.path, self.data.fingerprint()):
                 step = event.step
                 yield event
         except RankFailed as error:

@@ -68,7 +68,7 @@ class DistributedSweep(LivePanel):
             **training_controls(),
             **ratio_controls(PRESETS),
             **switches,
-            "method": preset_menu("Method", switches, METHODS),
+            "method": preset_menu("Method", switches, METHODS, field=19),
             "workers": wide(IntText, "Ranks", value=ranks.size if ranks else 2, disabled=ranks is not None),
             "nesterov": wide(Checkbox, "Nesterov's momentum", value=False, indent=False),
             "clip_norm": wide(FloatText, "Clip norm", value=0),

@@ -20,9 +20,10 @@ from dgc_lab.distributed.communicators import OneWorker
 from dgc_lab.training.custom_masks import masking_scheme
 from dgc_lab.training.events import Evaluation, Step
 from dgc_lab.training.model_trainer import ModelTrainer
-from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory
+from dgc_lab.workloads.batches import cross_entropy
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
+from dgc_lab.workloads.gpu import grow_gpu_memory
 from dgc_lab.workloads.models import MODELS, network_for
 
 CHOICES = {"schedule": ("constant", "cosine", "warm-up"), "network": ("default", "resnet20")}
@@ -108,7 +109,7 @@ class MaskingConfig:
 
 
 def check_one_worker(settings: MaskingConfig) -> None:
-    """Raise ValueError for settings of several workers, whose class is derived from `MaskingConfig`, and for others."""
+    """Raise ValueError unless ``settings`` is a `MaskingConfig` without ``workers``, which only its subclass has."""
     if getattr(check_instance("settings", settings, MaskingConfig), "workers", None) is not None:
         kind = type(settings).__name__
         raise ValueError(f"settings must be a plain MaskingConfig, got {kind}: use a DistributedTrainer for it")

@@ -6,6 +6,7 @@ import os
 
 from ipywidgets import Dropdown
 
+from dgc_lab.common import free_memory
 from dgc_lab.training.live_sweep import LiveSweep, ratio_controls, runs_from, training_controls
 from dgc_lab.training.published_tables import SINGLE_NODE
 from dgc_lab.ui.live_panel import LivePanel
@@ -95,6 +96,7 @@ class TrainerCache:
         from dgc_lab.training.masking_trainer import Trainer
 
         if self.last is None or self.last.settings != settings:
-            self.last = None  # free its memory first
+            self.last = None
+            free_memory()
             self.last = Trainer(settings, data)
         return self.last

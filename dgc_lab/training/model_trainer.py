@@ -137,7 +137,6 @@ class ModelTrainer:
         ratio: float | None = None,
         evaluate: Callable | None = None,
         evaluations: int = 10,
-        stop: Callable[[], bool] = bool,
         look_every: int | None = None,
     ) -> Iterator[DistributedStep | Evaluation]:
         """Train from the initial weights.
@@ -148,8 +147,6 @@ class ModelTrainer:
                 None with a scheme, which has its own.
             evaluate: function of the model that returns (accuracy, loss); called on the first worker.
             evaluations: number of evaluations, evenly spaced; the last one follows the last step.
-            stop: called before every TensorFlow call, which runs several steps. If it returns True on any rank, all
-                ranks stop after the same step.
             look_every: for a caller that inspects or saves the trainer, or times events: after every multiple of this
                 many steps, the trainer is in the state that the latest event describes.
 
@@ -172,7 +169,7 @@ class ModelTrainer:
         self.communicator.assert_same_on_all_ranks(f"{steps} steps, ratio {config.ratio}, {evaluations} evaluations")
         self.reset()
         self.communicator.broadcast([*self.weights, *self.statistics])
-        yield from self._train(config, steps, evaluate, evaluations, stop, look_every)
+        yield from self._train(config, steps, evaluate, evaluations, look_every=look_every)
 
     def reset(self) -> None:
         """Restore the initial weights and clear the compressor's state."""
@@ -212,10 +209,10 @@ class ModelTrainer:
             if (stopping or step + len(results) == due) and self.communicator.local < workers:
                 average_statistics(self.model, self.communicator)  # simulated workers share theirs anyway
             for ratio, row in zip(ratios, results, strict=False):
-                losses, kept, sent = row[:workers].astype(np.float32), row[workers:-1], int(row[-1])
-                step, seconds, overall = step + 1, seconds + each, float(kept.sum() / self.sizes.sum())
+                losses, num_sent, sent = row[:workers].astype(np.float32), row[workers:-1], int(row[-1])
+                step, seconds, overall = step + 1, seconds + each, float(num_sent.sum() / self.sizes.sum())
                 loss = float(losses.mean())
-                yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, ratio)
+                yield DistributedStep(step, loss, num_sent / self.sizes, overall, seconds, sent, dense_bytes, ratio)
             if error:
                 raise TrainingDiverged(f"step {step + 1}, ratio {config.ratio:g}: {readable_error(error)}") from error
             if stopping and step < steps:

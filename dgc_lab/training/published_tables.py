@@ -104,8 +104,8 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 def two_node_rows(method: str, seed: int = 0) -> list[dict]:
     """Return this lab's rows of the two-node table from ``results/``: 10 000 steps on each rank.
 
-    ``method`` is one of those of `two_node_settings`; seeds 1 and 2 have one row each. Raises ValueError if ``method``
-    is unknown or ``seed`` is negative.
+    ``method`` is one of those of `two_node_settings`; seeds 1 and 2 have one row each, and all other seeds none. Raises
+    ValueError if ``method`` is unknown or ``seed`` is negative.
 
     Example:
         >>> [row["ratio"] for row in two_node_rows("masking")]

@@ -61,21 +61,23 @@ def residual_step(history: pd.DataFrame, step: int) -> Picture:
 def _draw_element(axes, now: pd.DataFrame, name: str, number: int) -> None:
     """Draw an element's magnitude over time: with a mark and a drop to 0 where it is sent."""
     x, y = [0], [0.0]
+    color, mark = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
     for row in now.itertuples():
         value = abs(now.at[row.Index, name])
         sent = name in row.sent.split(", ")
         x += [row.step] * (1 + sent)
         y += [value, 0.0][: 1 + sent]
         if sent:
-            axes.plot(row.step, value, MARKERS[number], color=PALETTE[number], markersize=7)
-    axes.plot(x, y, color=PALETTE[number], linewidth=1.6)
+            axes.plot(row.step, value, mark, color=color, markersize=7)
+    axes.plot(x, y, color=color, linewidth=1.6)
 
 
 def _draw_bar(axes, latest, name: str, number: int) -> str:
     """Draw an element's magnitude before sending, and return it as text."""
     value = abs(latest[name]) if latest is not None else 0.0
     sent = latest is not None and name in latest["sent"].split(", ")
-    bar = axes.bar(number, value, color=PALETTE[number] if sent else "white", edgecolor=PALETTE[number], linewidth=2)
+    color = PALETTE[number % len(PALETTE)]
+    bar = axes.bar(number, value, color=color if sent else "white", edgecolor=color, linewidth=2)
     bar.set_label(name)
     axes.text(number, value, "sent" if sent else "", ha="center", va="bottom", fontsize=9)
     return f"{name}: {value:.3g}, {'sent' if sent else 'waits'}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from dgc_lab.common import check_text, check_whole, free_memory
+from dgc_lab.common import check_some, check_text, check_whole, free_memory
 from dgc_lab.training.events import DistributedStep, Evaluation
 from dgc_lab.training.progress import SweepProgress
 
@@ -100,8 +100,6 @@ def spread(figures: dict) -> pd.DataFrame:
 
 def check_runs(runs: dict) -> None:
     """Raise ValueError unless there are runs, each with updates and an evaluation."""
-    if not runs:
-        raise ValueError("runs must hold at least one run, got none")
-    for label, events in runs.items():
+    for label, events in check_some("runs", runs).items():
         if not steps_of(events) or not evaluations_of(events):
             raise ValueError(f"runs must have updates and an evaluation: pass evaluate= to run() of {label!r}")

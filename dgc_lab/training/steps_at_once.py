@@ -28,9 +28,9 @@ class StepsAtOnce:
         size: largest number of steps in the next call, the same on all workers; 0 once a worker requests a stop.
 
     Example:
-        >>> calls = StepsAtOnce(lambda step, ratio, wish: (tf.cast(2 * step, tf.float64)[None], wish), numbers=1)
-        >>> told, seconds, error = calls(0, [1.0, 1.0, 1.0])
-        >>> told.tolist(), error
+        >>> calls = StepsAtOnce(lambda step, ratio, requested: (tf.cast([2 * step], tf.float64), requested), 1)
+        >>> results, seconds, error = calls(0, [1.0, 1.0, 1.0])
+        >>> results.tolist(), error
         ([[0.0], [2.0], [4.0]], None)
     """
 

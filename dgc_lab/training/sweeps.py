@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from dgc_lab.cluster.processes import defer_sigint
-from dgc_lab.common import at_file, check_file, check_folder, check_number, check_some, check_text
+from dgc_lab.common import at_file, check_file, check_folder, check_list, check_number, check_some, check_text
 from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step, TrainingDiverged
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
@@ -60,7 +60,8 @@ def sweep(
 
     Raises:
         ValueError: ratios is empty, contains a ratio twice, one outside [0, 1], or one other than 1 with rule "off";
-            the trainer has other settings, or custom masks although ``out`` is given; ``out`` cannot be written.
+            the trainer has other settings, workers in other processes, or custom masks although ``out`` is given;
+            ``out`` cannot be written.
         DataError: the data set cannot be loaded.
 
     Example:
@@ -76,6 +77,9 @@ def sweep(
         raise ValueError(f"trainer must have the settings of the sweep, {settings}, got {trainer.settings}")
     if getattr(trainer, "has_masks", False) and out is not None:
         raise ValueError("out must be None for a trainer with custom masks, which rows do not record")
+    communicator = getattr(trainer, "communicator", None)
+    if communicator and communicator.local < communicator.size:
+        raise ValueError("trainer must train all workers in this process: use TrainerOnRanks for Horovod ranks")
     if not trainer:
         check_one_worker(settings)
     data = trainer.data if trainer else data or load(settings.dataset)
@@ -116,14 +120,13 @@ def train_each(
 
 
 def _train_each(runs, same, finished, trainer_of, out):
-    for number, ((settings, ratio), own, there) in enumerate(zip(runs, same, finished, strict=True)):
+    for number, ((settings, ratio), own, stored) in enumerate(zip(runs, same, finished, strict=True)):
         yield RowStarted(number, ratio)
-        if there:
-            yield RowEnded(number, there[0], from_file=True)
+        if stored:
+            yield RowEnded(number, stored[0], from_file=True)
             continue
-        trainer = trainer_of(settings)
         try:
-            row = yield from _train_row(trainer, ratio)
+            row = yield from _train_row(trainer_of(settings), ratio)
         except TrainingDiverged as error:
             yield RowFailed(number, ratio, str(error))
             continue
@@ -167,16 +170,9 @@ def checked_ratios(ratios) -> list[float]:
 
     Raises ValueError if the list is empty, a ratio appears twice, or one is not in [0, 1].
     """
-    try:
-        if any(isinstance(ratio, bool) for ratio in ratios):
-            raise TypeError
-        ratios = [float(ratio) for ratio in ratios]
-    except (TypeError, ValueError):
-        raise ValueError(f"ratios must be numbers in [0, 1], got {ratios!r}") from None
-    if not ratios:
-        raise ValueError("ratios must hold at least one number in [0, 1], got none")
+    ratios = check_some("ratios", check_list("ratios", ratios))
+    ratios = [float(check_number("ratios", ratio, "in [0, 1]")) for ratio in ratios]
     for ratio in ratios:
-        check_number("ratios", ratio, "in [0, 1]")
         if ratios.count(ratio) > 1:
             raise ValueError(f"ratios must differ from each other, got {ratio!r} more than once")
     return ratios

@@ -80,17 +80,14 @@ class Curves(LiveFigure):
         looks = {"color": colour, "marker": MARKERS[mark % len(MARKERS)], "markersize": 6}
         [point] = self.sent_axes.plot([sent], [accuracy], linestyle="", **looks)
         self.points.append((self.runs[-1]["label"], sent, accuracy, point))
-        least, most = self._bounds()
+        sizes = [size for _, size, _, _ in self.points if size] or [1.0]
+        least, most = min(sizes), max(sizes)
         self.sent_axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if most < 10 * least else (1,)))
         lowest = min(accuracy for _, _, accuracy, _ in self.points)
         self.sent_axes.set(xlim=(least / LEFT_END / 1.3, most * 2), ylim=(max(0, lowest // 0.1 / 10 - 0.1), 1.02))
         for _, own, _, drawn in self.points:
             drawn.set_xdata([own or least / LEFT_END])
         self.background = None
-
-    def _bounds(self):
-        sizes = [sent for _, sent, _, _ in self.points if sent] or [1.0]
-        return min(sizes), max(sizes)
 
     def beside(self, published: dict) -> None:
         """Draw published accuracies by share sent, as a thin line behind the points."""

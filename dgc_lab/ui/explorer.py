@@ -86,7 +86,7 @@ class Explorer(Panel):
         """Show the result for these values. After an error, show the error and keep the old picture."""
         try:
             self.picture, self.frame, said = self.result(**values)
-            self._show_image(png(self.picture.figure, ENLARGED), self.picture.alt)
+            self._show_panels([png(self.picture.figure, ENLARGED)], self.picture.alt)
             self._show_frame(self.frame)
             self._error = None
             self._say(said)

@@ -11,7 +11,7 @@ import ipywidgets
 import pandas as pd
 
 from dgc_lab.common import check_list, check_number, check_text
-from dgc_lab.ui.widget import close_all, message_line
+from dgc_lab.ui.widget import close_all, message_line, wide
 
 
 class Prediction(ipywidgets.VBox):
@@ -50,8 +50,7 @@ class Prediction(ipywidgets.VBox):
         form: str = ".2f",
     ):
         check_text("question", question)
-        for name in check_list("of", of):
-            check_text("of", name)
+        of = [check_text("of", name) for name in check_list("of", of)]
         if len(of) == 0 or len(set(of)) != len(of):
             raise ValueError(f"of must have at least one name, and each name only once, got {of!r}")
         for name, bound in (("least", least), ("most", most)):
@@ -63,16 +62,10 @@ class Prediction(ipywidgets.VBox):
             raise ValueError(f"form must be a number format such as .2f, without sign or width, got {form!r}")
         self.form, self.saved = form, None
         label = 1 + 0.58 * max(map(len, of))  # em; all sliders begin below each other
-        layout = {"width": f"{label + 20:g}em", "max_width": "100%", "min_width": f"{label + 10:g}em"}
-        wide = {"style": {"description_width": f"{label:g}em"}, "layout": layout}
-        self.sliders = {
-            name: ipywidgets.FloatSlider(
-                (least + most) / 2, min=least, max=most, step=step, description=name, readout_format=form, **wide
-            )
-            for name in of
-        }
-        for name, slider in self.sliders.items():
-            slider.tooltip = name  # as in `dgc_lab.ui.widget.wide`
+        scale = {"value": (least + most) / 2, "min": least, "max": most, "step": step, "readout_format": form}
+        self.sliders = {name: wide(ipywidgets.FloatSlider, name, label, 20, **scale) for name in of}
+        for slider in self.sliders.values():
+            slider.layout.min_width = f"{label + 10}em"
         self.button = ipywidgets.Button(description="This is my prediction", layout=ipywidgets.Layout(width="14em"))
         self.button.on_click(lambda _: self.keep())
         self.message = ipywidgets.HTML()
@@ -110,9 +103,11 @@ class Prediction(ipywidgets.VBox):
         if self.saved is None:
             return pd.DataFrame(columns, index=list(self.sliders))
         off = {name: seen[name] - saved for name, saved in self.saved.items() if not math.isnan(seen[name])}
-        if off:
+        if any(off.values()):
             worst = max(off, key=lambda name: abs(off[name]))
             self.message.value = message_line(f"Your prediction was furthest off for {worst}. Why?")
+        elif off:
+            self.message.value = message_line("Your prediction was right.")
         predicted = {name: format(saved, self.form) for name, saved in self.saved.items()}
         difference = {name: format(off[name], "+" + self.form) if name in off else "" for name in predicted}
         columns = {"predicted": predicted, **columns, "difference": difference}

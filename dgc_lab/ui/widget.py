@@ -77,9 +77,6 @@ class Panel(ipywidgets.VBox):
         """Return an error's message, with its type unless the message is written for users."""
         return str(error) if isinstance(error, EXPECTED_ERRORS) else f"{type(error).__name__}: {error}"
 
-    def _show_image(self, png: bytes, alt: str):
-        self._show_panels([png], alt)
-
     def _show_panels(self, panels: list[bytes], alt: str):
         """Show PNG files side by side, as the panels of one picture."""
         self.image.value = panels_tag(panels, alt)
@@ -176,15 +173,16 @@ def side_by_side(columns) -> ipywidgets.HBox:
 AS_TYPED = "as typed"
 
 
-def preset_menu(label: str, controls: dict, presets: dict[str, dict]) -> ipywidgets.Dropdown:
+def preset_menu(label: str, controls: dict, presets: dict[str, dict], field: int = 14) -> ipywidgets.Dropdown:
     """Return a menu that sets controls to a preset, and shows which preset they match, or "as typed".
 
     Args:
         label: label of the menu.
         controls: the controls that it sets, by name.
         presets: the value of every control, for each preset.
+        field: width in em of the field, which shows a preset's name.
     """
-    menu = wide(ipywidgets.Dropdown, label, options=[AS_TYPED, *presets])
+    menu = wide(ipywidgets.Dropdown, label, field=field, options=[AS_TYPED, *presets])
 
     def set_controls(_):
         for name, value in presets.get(menu.value, {}).items():

@@ -1,11 +1,7 @@
-"""Batches of examples, their loss, evaluation, and GPU memory, for all training loops.
-
-Lessons 3 to 7.
-"""
+"""Batches of examples, their loss and evaluation, for the training loops of lessons 1 to 9."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -101,14 +97,6 @@ def cross_entropy(labels: ArrayLike, logits: ArrayLike):
     if not dtype.is_integer:
         raise ValueError(f"labels must be whole numbers, got {dtype.name}")
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-
-
-def grow_gpu_memory() -> None:
-    """Let TensorFlow allocate GPU memory when it needs it, instead of all memory at the start."""
-    for gpu in tf.config.list_physical_devices("GPU"):
-        # A GPU in use no longer accepts this setting; it keeps that of its first user.
-        with contextlib.suppress(RuntimeError):
-            tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def make_evaluator(inputs: ArrayLike | tuple[ArrayLike, ...], targets: ArrayLike, batch: int = 500):

@@ -1,6 +1,6 @@
 """The data sets of the lessons: ``digits`` comes with scikit-learn, ``mnist`` is read from a file or downloaded.
 
-Lessons 4 and 5. `dgc_lab.workloads.mnist1d` generates another one; two more are in `dgc_lab.workloads.given_data`.
+`dgc_lab.workloads.mnist1d` generates another one; two more are in `dgc_lab.workloads.given_data`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +18,6 @@ class DataError(LabError):
     """Error raised if data cannot be loaded; the message says what to do."""
 
 
-@runtime_checkable
 class Task(Protocol):
     """Task that can be trained on parameter servers, such as `dgc_lab.parameter_server.Classifier` or `RingGAN`."""
 
@@ -58,7 +57,7 @@ class Dataset:
         check_text("name", self.name)
 
     def batches(self, batch: int, seed: int) -> Callable:
-        """Return a function from a batch's number to its examples; its keyword argument ``seed`` is a variable."""
+        """Return a function from a batch's number to its examples; its attribute ``seed`` is a variable."""
         from dgc_lab.workloads.batches import batches_of
 
         return batches_of(self.x_train, self.y_train, batch, seed)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.common import LabError, at_file, cache_folder, load_arrays
+from dgc_lab.common import LabError, at_file, cache_folder, load_arrays, save_arrays
 from dgc_lab.workloads.dataset import DataError, Dataset
 
 TRAIN_EXAMPLES, TEST_EXAMPLES = 15_000, 10_000
@@ -71,7 +71,7 @@ def generate(file: Path) -> dict:
     with at_file(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-            made = Path(scratch, file.name)
-            np.savez(made, **arrays)
-            os.replace(made, file)
+            unfinished = Path(scratch, file.name)
+            save_arrays(unfinished, **arrays)
+            os.replace(unfinished, file)
     return arrays

@@ -18,6 +18,7 @@ from dgc_lab.common import check_list, check_text, check_whole
 from dgc_lab.workloads.dataset import DataError
 
 HELD_OUT = 0.1  # share of the paragraphs for testing
+LENGTH = 16  # words in a sequence
 UNKNOWN, MASK = "[UNK]", "[MASK]"
 SPECIAL = (UNKNOWN, MASK)  # numbers 0 and 1
 # A word, a number, or a sign with its repetitions (a line of dashes is one token).
@@ -50,9 +51,9 @@ class Vocabulary:
     words: tuple[str, ...]
 
     def __post_init__(self):
-        for word in check_list("words", self.words):
-            check_text("words", word)
-        if tuple(self.words[: len(SPECIAL)]) != SPECIAL or len(set(self.words)) < len(self.words):
+        words = tuple(check_text("words", word) for word in check_list("words", self.words))
+        object.__setattr__(self, "words", words)
+        if words[: len(SPECIAL)] != SPECIAL or len(set(words)) < len(words):
             raise ValueError(f"words must begin with {', '.join(SPECIAL)} and be distinct, got {self.words[:5]}...")
 
     @classmethod
@@ -93,7 +94,7 @@ class Corpus:
     test: np.ndarray
 
 
-def python_reference() -> str:
+def reference_text() -> str:
     """Return Python's language reference as ``help()`` shows it, each paragraph once.
 
     Raises DataError if this Python does not include it.
@@ -104,7 +105,7 @@ def python_reference() -> str:
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise DataError("this Python has no pydoc_data.topics: pass your own text, as in corpus(text)") from error
+        raise DataError("this Python has no pydoc_data.topics: use another Python, or another data set") from error
     return "\n\n".join(dict.fromkeys(paragraph for topic in sorted(topics) for paragraph in paragraphs(topics[topic])))
 
 
@@ -114,36 +115,22 @@ def paragraphs(text: str) -> list[str]:
     return [paragraph for paragraph in stripped if paragraph]
 
 
-def corpus(text: str | None = None, length: int = 16, least: int = 5, seed: int = 0) -> Corpus:
-    """Split a text into sequences, with a tenth of its paragraphs held out for testing.
+def corpus() -> Corpus:
+    """Return Python's language reference as sequences of 16 words, with a tenth of its paragraphs held out.
 
-    Args:
-        text: paragraphs separated by empty lines; `python_reference` if None.
-        length: number of words in a sequence, at least 2; an incomplete last sequence is dropped.
-        least: words that occur less often in the training part become ``[UNK]``.
-        seed: random seed of the choice of held-out paragraphs, an integer.
+    Words that occur less than five times in the training part become ``[UNK]``.
 
     Raises:
-        ValueError: an argument is not in its range, or the text is too short for one sequence in each part.
-        DataError: ``text`` is None, and this Python does not include its reference.
+        DataError: this Python does not include its reference.
 
     Example:
         >>> words = corpus()
         >>> words.train.shape[1], len(words.train) > 5 * len(words.test)
         (16, True)
     """
-    if text is not None:
-        check_text("text", text)
-    check_whole("length", length, 2, 10_000)
-    check_whole("least", least, 1)
-    check_whole("seed", seed, 0)
-    every = list(dict.fromkeys(paragraphs(python_reference() if text is None else text)))
-    out = np.random.default_rng(seed).random(len(every)) < HELD_OUT
+    every = paragraphs(reference_text())
+    out = np.random.default_rng(0).random(len(every)) < HELD_OUT
     parts = ["\n\n".join(p for p, is_out in zip(every, out, strict=True) if is_out == wanted) for wanted in (0, 1)]
-    vocabulary = Vocabulary.of(parts[0], least)
+    vocabulary = Vocabulary.of(parts[0])
     numbers = [vocabulary.encode(part) for part in parts]
-    sequences = [part[: len(part) // length * length].reshape(-1, length) for part in numbers]
-    if not all(map(len, sequences)):
-        counts = " and ".join(str(len(part)) for part in numbers)
-        raise ValueError(f"text must have {length} words to train on and as many held out, got {counts}")
-    return Corpus(vocabulary, *sequences)
+    return Corpus(vocabulary, *(part[: len(part) // LENGTH * LENGTH].reshape(-1, LENGTH) for part in numbers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dgc_lab.common import LabError
@@ -30,11 +30,26 @@ class Entry:
     remarks: list[str] = field(default_factory=list)
 
 
+def with_earlier_names(found: list[Submission], rows: dict[str, dict]) -> list[Submission]:
+    """Give students the names of earlier downloads, by the platform's numbers: two may share a name."""
+    renamed = []
+    for each in found:
+        name = each.student.removesuffix(f"-{each.number}")
+        candidates = (name, f"{name}-{each.number}")
+        if each.number and (matches := [old for old in candidates if rows.get(old, {}).get("number") == each.number]):
+            each = replace(each, student=matches[0])
+        elif each.number and rows.get(each.student, {}).get("number") not in (None, "", each.number):
+            words = f"{each.student} had number {rows[each.student]['number']} before, and this is number {each.number}"
+            each = replace(each, student=f"{each.student}-{each.number}", remarks=(*each.remarks, words))
+        renamed.append(each)
+    return renamed
+
+
 def read_entry(submission: Submission, assignment: str, secret: str | None, roster: Collection[str] | None) -> Entry:
     """Read a submission; problems become remarks."""
     entry = Entry(submission, submission.student, remarks=list(submission.remarks))
     if submission.path is not None:
-        with _told(entry):
+        with _errors_as_remarks(entry):
             cells = read(submission.path)
             entry.student, entry.number = whose(cells, submission.student, secret, roster, entry.remarks)
             entry.cells, entry.own = cells, stated(cells) in (str(entry.number), "")
@@ -96,7 +111,7 @@ def submit(entry: Entry, folder: Path, assignment: str) -> bool:
     release = nbformat.read(folder / "release" / assignment / f"{assignment}.ipynb", as_version=4)
     if entry.cells is None:
         return False
-    with _told(entry):
+    with _errors_as_remarks(entry):
         repaired, remarks = repair(entry.cells, with_variant(release, entry.number), assignment)
         entry.remarks += remarks
         target = submitted(folder, entry.student, assignment)
@@ -108,7 +123,7 @@ def submit(entry: Entry, folder: Path, assignment: str) -> bool:
 
 
 @contextmanager
-def _told(entry: Entry):
+def _errors_as_remarks(entry: Entry):
     """Turn errors into remarks: a broken or malicious file must not stop the grading of the others."""
     try:
         yield

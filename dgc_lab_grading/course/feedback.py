@@ -12,7 +12,7 @@ from pathlib import Path
 from dgc_lab.common import LabError
 from dgc_lab_grading.course.report import graded_rows, without_control
 from dgc_lab_grading.course.sources import BADGES, HIDDEN
-from dgc_lab_grading.marking.limited import TooMuch, limited
+from dgc_lab_grading.marking.limited import TooMuch, call_in_fork
 from dgc_lab_grading.marking.nbgrader_api import course_api, reason
 
 SECONDS_OF_A_PAGE, MEMORY_OF_A_PAGE = 60, 4 * 2**30  # of processor time, and bytes
@@ -70,7 +70,7 @@ def feedback(
 def _failure(*arguments) -> str:
     """Write the page of a graded submission; return why nbgrader cannot, or an empty text."""
     try:
-        limited(_make, *arguments, seconds=SECONDS_OF_A_PAGE, memory=MEMORY_OF_A_PAGE)
+        call_in_fork(_make, *arguments, seconds=SECONDS_OF_A_PAGE, memory=MEMORY_OF_A_PAGE)
     except TooMuch as error:
         return f"its page {error} to make"
     except LabError as error:

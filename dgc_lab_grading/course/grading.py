@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab_grading.course.entries import Entry, check_secret, one_each, read_entry, submit
+from dgc_lab_grading.course.entries import Entry, check_secret, one_each, read_entry, submit, with_earlier_names
 from dgc_lab_grading.course.names import meant
 from dgc_lab_grading.course.report import line_of, locked, read_report, without_control, write_report
 from dgc_lab_grading.course.sources import is_prepared, notebook, prepare
@@ -32,7 +32,7 @@ from dgc_lab_grading.marking import supervision
 from dgc_lab_grading.marking.repair import is_variant
 from dgc_lab_grading.marking.sandbox import end_with, entrance, fence_missing
 from dgc_lab_grading.marking.supervision import Limits
-from dgc_lab_grading.marking.worker import Task
+from dgc_lab_grading.marking.worker import GradingJob
 
 TEMPORARY = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()  # a short path, for sockets
 MOST_NAMED = 10
@@ -44,6 +44,7 @@ def grade(
     assignment: str,
     source: Path,
     folder: Path,
+    *,
     secret: str | None = None,
     roster: Collection[str] | None = None,
     limits: Limits | None = None,
@@ -90,52 +91,27 @@ def grade(
         rows = report.setdefault(assignment, {})
         for name in forget:
             del rows[meant(name, rows, f"row in the report of {assignment}")]
-        before = report.setdefault("exercises", {}).get(assignment)
-        gradebook_lost = before is not None and not is_prepared(folder, assignment)
-        if gradebook_lost:
-            say("gradebook.db lacks this exercise: everyone is graded again; enter points given by hand again")
-        if gradebook_lost or before != exercise:
-            prepare(source, folder, assignment)
-            report["exercises"][assignment] = exercise
-            for row in rows.values():
-                row.setdefault("exercise", before)  # older reports do not record the version
-                row["fingerprint"] = "" if gradebook_lost else row.get("fingerprint")
-            write_report(folder, report)
+        _prepare_exercise(source, folder, assignment, exercise, report, say)
         unpacked = folder / "unpacked" / assignment
         shutil.rmtree(unpacked, ignore_errors=True)
-        found, remarks = find(place, assignment, unpacked)
-        for remark in remarks:
-            say(remark)
-        found = _as_before(found, rows)
-        entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found], rows)
-        check_secret(entries, secret)
-        everybody = [entry.student for entry in entries]
-        if absent := sorted(rows.keys() - set(everybody)):
-            more = f" and {len(absent) - MOST_NAMED} more" if len(absent) > MOST_NAMED else ""
-            say(f"in the report, but not among these submissions: {', '.join(absent[:MOST_NAMED])}{more}")
-        if only:
-            again, chosen = True, {meant(name, everybody, f"submission in {place}") for name in only}
-            entries = [entry for entry in entries if entry.student in chosen]
+        entries = _entries_to_grade(place, assignment, unpacked, secret, roster, rows, only, say)
         hashes = {entry.student: _fingerprint(entry.submission, exercise, secret) for entry in entries}
-        kept = {} if again else {name: rows[name] for name in hashes if name in rows}
+        kept = {} if again or only else {name: rows[name] for name in hashes if name in rows}
         done = {name for name, row in kept.items() if row.get("fingerprint") == hashes[name] and _is_final(row, limits)}
         read = {entry.student: [without_control(remark) for remark in entry.remarks] for entry in entries}
         if done:
             say(f"{len(done)} of {len(entries)} were graded before and have not changed")
         for entry in entries:
-            if entry.student in done:  # the same file, but its name or the files next to it may differ
-                row, from_reading = rows[entry.student], read[entry.student]
-                from_grading = [remark for remark in row["remarks"][row.get("read", 0) :] if remark not in from_reading]
-                row |= _platform_fields(entry) | {"remarks": from_reading + from_grading, "read": len(from_reading)}
-                if row["remarks"]:
-                    words = [] if row["status"] == "graded" else ["NOT GRADED"]
-                    say(f"{entry.student}: {'; '.join(words + row['remarks'])}")
+            if entry.student in done:
+                _refresh_row(rows[entry.student], entry, read[entry.student], say)
         new = [entry for entry in entries if entry.student not in done]
         seconds = (int(limits.seconds * SHARE_OF_CELLS), int(limits.seconds * SHARE_OF_TESTS), limits.cell_seconds)
         settings = ("", *seconds, limits.memory, limits.disk, entrance())
         gradable = (entry if submit(entry, folder, assignment) else None for entry in new)
-        tasks = [entry and Task(str(folder), assignment, entry.student, entry.number, *settings) for entry in gradable]
-        for number, (row, answer) in enumerate(_each(new, tasks, limits, jobs), len(done) + 1):
+        queue = [
+            entry and GradingJob(str(folder), assignment, entry.student, entry.number, *settings) for entry in gradable
+        ]
+        for number, (row, answer) in enumerate(_each(new, queue, limits, jobs), len(done) + 1):
             row |= answer | {"fingerprint": hashes[row["student"]], "exercise": exercise}
             row["remarks"] = [without_control(remark) for remark in row["remarks"]]
             row["read"] = len(read[row["student"]])
@@ -147,40 +123,67 @@ def grade(
         return [rows[student] for student in sorted(rows)]
 
 
+def _prepare_exercise(source: Path, folder: Path, assignment: str, exercise: str, report: dict, say) -> None:
+    """Prepare a new or changed exercise for nbgrader, or one that is missing in its gradebook."""
+    before = report.setdefault("exercises", {}).get(assignment)
+    gradebook_lost = before is not None and not is_prepared(folder, assignment)
+    if gradebook_lost:
+        say("gradebook.db lacks this exercise: everyone is graded again; enter points given by hand again")
+    if gradebook_lost or before != exercise:
+        prepare(source, folder, assignment)
+        report["exercises"][assignment] = exercise
+        for row in report[assignment].values():
+            row.setdefault("exercise", before)  # older reports do not record the version
+            row["fingerprint"] = "" if gradebook_lost else row.get("fingerprint")
+        write_report(folder, report)
+
+
+def _entries_to_grade(place, assignment, unpacked, secret, roster, rows, only, say) -> list[Entry]:
+    """Read all submissions; return one entry for each student, or for each one in ``only``."""
+    found, remarks = find(place, assignment, unpacked)
+    for remark in remarks:
+        say(remark)
+    found = with_earlier_names(found, rows)
+    entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found], rows)
+    check_secret(entries, secret)
+    everybody = [entry.student for entry in entries]
+    if absent := sorted(rows.keys() - set(everybody)):
+        more = f" and {len(absent) - MOST_NAMED} more" if len(absent) > MOST_NAMED else ""
+        say(f"in the report, but not among these submissions: {', '.join(absent[:MOST_NAMED])}{more}")
+    chosen = {meant(name, everybody, f"submission in {place}") for name in only} or everybody
+    return [entry for entry in entries if entry.student in chosen]
+
+
+def _refresh_row(row: dict, entry: Entry, from_reading: list[str], say) -> None:
+    """Update the row of an unchanged file: its name or the files next to it may differ."""
+    from_grading = [remark for remark in row["remarks"][row.get("read", 0) :] if remark not in from_reading]
+    row |= _platform_fields(entry) | {"remarks": from_reading + from_grading, "read": len(from_reading)}
+    if row["remarks"]:
+        words = [] if row["status"] == "graded" else ["NOT GRADED"]
+        say(f"{entry.student}: {'; '.join(words + row['remarks'])}")
+
+
 def _printable(say: Callable[[str], None]) -> Callable[[str], None]:
     """Return a function that prints a line without control characters and lone surrogates, which names may contain."""
     return lambda words: say(without_control(words))
 
 
-def _as_before(found: list[Submission], rows: dict[str, dict]) -> list[Submission]:
-    """Give students the names of earlier downloads, by the platform's numbers: two may share a name."""
-    renamed = []
-    for each in found:
-        name = each.student.removesuffix(f"-{each.number}")
-        candidates = (name, f"{name}-{each.number}")
-        if each.number and (matches := [old for old in candidates if rows.get(old, {}).get("number") == each.number]):
-            each = replace(each, student=matches[0])
-        elif each.number and rows.get(each.student, {}).get("number") not in (None, "", each.number):
-            words = f"{each.student} had number {rows[each.student]['number']} before, and this is number {each.number}"
-            each = replace(each, student=f"{each.student}-{each.number}", remarks=(*each.remarks, words))
-        renamed.append(each)
-    return renamed
-
-
-def _each(entries: list[Entry], tasks: list[Task | None], limits: Limits, jobs: int) -> Iterator[tuple[dict, dict]]:
-    """Run tasks, ``jobs`` at a time; yield for each one its row and the fields to add."""
-    for entry, task in zip(entries, tasks, strict=True):
-        if task is None:
+def _each(
+    entries: list[Entry], queue: list[GradingJob | None], limits: Limits, jobs: int
+) -> Iterator[tuple[dict, dict]]:
+    """Run a queue of grading jobs, ``jobs`` at a time; yield for each entry its row and the fields to add."""
+    for entry, job in zip(entries, queue, strict=True):
+        if job is None:
             yield _row(entry), {}
-    left = [(_row(entry), task) for entry, task in zip(entries, tasks, strict=True) if task is not None]
+    left = [(_row(entry), job) for entry, job in zip(entries, queue, strict=True) if job is not None]
     if jobs == 1 or len(left) < 2:
-        for row, task in left:
-            yield row, _run(task, limits, row["remarks"])
+        for row, job in left:
+            yield row, _run(job, limits, row["remarks"])
         return
     # Each worker supervises the processes of one submission at a time, and ends with this process.
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),))
     try:
-        running = {pool.submit(_run, task, limits, row["remarks"]): row for row, task in left}
+        running = {pool.submit(_run, job, limits, row["remarks"]): row for row, job in left}
         for future in as_completed(running):
             yield running[future], future.result()
         pool.shutdown()
@@ -209,10 +212,10 @@ def _platform_fields(entry: Entry) -> dict:
     return {name: getattr(entry.submission, name) for name in ("handed_in", "number", "time")}
 
 
-def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
+def _run(job: GradingJob, limits: Limits, remarks: list[str]) -> dict:
     """Grade a submission written by `submit`; return the fields to add to its row."""
     try:
-        return _supervised(task, limits, remarks)
+        return _supervised(job, limits, remarks)
     except Exception as error:
         if is_full(error):  # no submission's fault
             raise
@@ -220,14 +223,14 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
         return {"remarks": [*remarks, words], "limits": {}}  # the next run tries again
 
 
-def _supervised(task: Task, limits: Limits, remarks: list[str]) -> dict:
+def _supervised(job: GradingJob, limits: Limits, remarks: list[str]) -> dict:
     """Run the `worker` within its limits; return the fields to add to the row."""
     start = time.monotonic()
-    log = Path(task.folder) / "logs" / f"{task.assignment}-{task.student}.log"
+    log = Path(job.folder) / "logs" / f"{job.assignment}-{job.student}.log"
     log.parent.mkdir(exist_ok=True)
-    home = Path(tempfile.mkdtemp(prefix=home_prefix(Path(task.folder)), dir=TEMPORARY))
+    home = Path(tempfile.mkdtemp(prefix=home_prefix(Path(job.folder)), dir=TEMPORARY))
     try:
-        text = json.dumps(asdict(task) | {"home": str(home)})
+        text = json.dumps(asdict(job) | {"home": str(home)})
         command = [sys.executable, "-m", "dgc_lab_grading.marking.worker", str(os.getpid()), text]
         output, reason = supervision.run(command, limits, log)
     finally:
@@ -241,7 +244,7 @@ def _supervised(task: Task, limits: Limits, remarks: list[str]) -> dict:
     if answer["success"]:
         row = {"status": "graded"} | {name: answer[name] for name in ("score", "most", "by_hand")}
     else:
-        remarks.append(f"{reason or answer['reason']}; see {log.relative_to(task.folder)}")
+        remarks.append(f"{reason or answer['reason']}; see {log.relative_to(job.folder)}")
         row = {"limits": asdict(limits)} | ({"limit": reason} if reason and reason.startswith("it ") else {})
     return row | {"remarks": remarks, "seconds": round(time.monotonic() - start, 1)}
 

@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 from dgc_lab.common import LabError
 from dgc_lab.exercises.questions import Question, read_questions
 
-FILES = {"gift": Path("questions_gift.txt"), "qti": Path("questions_qti.zip")}  # where each format is written
 QTI = "http://www.imsglobal.org/xsd/imsqti_v2p1"
 PACKAGE = "http://www.imsglobal.org/xsd/imscp_v1p1"
 XSI = "http://www.w3.org/2001/XMLSchema-instance"
@@ -27,14 +26,6 @@ def chosen_questions(lessons: Sequence[str]) -> dict[str, tuple[Question, ...]]:
     if unknown := [lesson for lesson in lessons if lesson not in every]:
         raise LabError(f"LESSON must be among {', '.join(every)}, got {unknown[0]!r}")
     return {lesson: every[lesson] for lesson in every if not lessons or lesson in lessons}
-
-
-def export_questions(kind: str, questions: Mapping[str, Sequence[Question]], target: Path) -> None:
-    """Write questions by lesson to a file, as ``gift`` or ``qti``."""
-    if kind == "gift":
-        target.write_text(as_gift(questions), encoding="utf-8")
-    else:
-        write_qti(questions, target)
 
 
 def as_gift(questions: Mapping[str, Sequence[Question]]) -> str:
@@ -52,6 +43,11 @@ def as_gift(questions: Mapping[str, Sequence[Question]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def write_gift(questions: Mapping[str, Sequence[Question]], target: Path) -> None:
+    """Write questions as GIFT text."""
+    target.write_text(as_gift(questions), encoding="utf-8")
+
+
 def _escaped(text: str) -> str:
     return re.sub(r"([\\~=#{}:])", r"\\\1", text)
 
@@ -64,6 +60,10 @@ def write_qti(questions: Mapping[str, Sequence[Question]], target: Path) -> None
             ElementTree.indent(root)
             text = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
             package.writestr(zipfile.ZipInfo(name, UNDATED), text, zipfile.ZIP_DEFLATED)
+
+
+# How and where each format is written.
+FILES = {"gift": (write_gift, Path("questions_gift.txt")), "qti": (write_qti, Path("questions_qti.zip"))}
 
 
 def _add(parent, tag: str, text: str | None = None, **attributes):

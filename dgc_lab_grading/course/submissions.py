@@ -20,7 +20,7 @@ from dgc_lab.common import LabError
 from dgc_lab_grading.course import unzip
 from dgc_lab_grading.course.downloads import NOTEBOOK, Origin, class_folder, origins
 from dgc_lab_grading.course.names import distinct, plain
-from dgc_lab_grading.marking.limited import TooMuch, limited
+from dgc_lab_grading.marking.limited import TooMuch, call_in_fork
 from dgc_lab_grading.marking.nbgrader_api import STUB, TEXT_STUB
 from dgc_lab_grading.marking.reading import read
 
@@ -161,7 +161,7 @@ def _choose(
 def _unpacked(archive: Path, target: Path) -> list[str]:
     """Extract a student's zip within limits, as it may list millions of files; return remarks."""
     try:
-        whole, lost = limited(_unpack, archive, target, seconds=SECONDS_OF_A_ZIP, memory=MEMORY_OF_A_ZIP)
+        whole, lost = call_in_fork(_unpack, archive, target, seconds=SECONDS_OF_A_ZIP, memory=MEMORY_OF_A_ZIP)
     except TooMuch as error:
         return [f"{archive.name} {error} to unpack"]
     return list(dict.fromkeys([*whole, *lost]))

@@ -93,12 +93,12 @@ def is_full(error: Exception) -> bool:
 
 def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int) -> tuple[int, str]:
     """Extract one file with its modification time; return its size in bytes, and an error or an empty string."""
-    limit, limited = min(MOST_OF_ONE if path.suffix.lower() == ".zip" else MOST_BYTES, left), None
+    limit, stream = min(MOST_OF_ONE if path.suffix.lower() == ".zip" else MOST_BYTES, left), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with opened.open(entry) as source, path.open("wb") as copy:
-            limited = _Limited(source, limit + 1)
-            shutil.copyfileobj(limited, copy)
+            stream = _TruncatedStream(source, limit + 1)
+            shutil.copyfileobj(stream, copy)
         with contextlib.suppress(ValueError, OverflowError):  # used later to choose the newer of two files
             written = time.mktime((*entry.date_time, 0, 0, -1))
             os.utime(path, (written, written))
@@ -107,7 +107,7 @@ def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, lef
             path.unlink()
         if is_full(error):
             raise
-        taken = limit + 1 - limited.left if limited else 0  # bytes read before the error
+        taken = limit + 1 - stream.left if stream else 0  # bytes read before the error
         return taken, f"cannot be unpacked: {error}"
     size = path.stat().st_size
     if size <= limit:
@@ -116,7 +116,7 @@ def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, lef
     return size, f"is too large when unpacked, more than {limit / 2**20:.0f} MB"
 
 
-class _Limited:
+class _TruncatedStream:
     """Stream that ends after a number of bytes."""
 
     def __init__(self, stream, left: int):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from dgc_lab.common import LabError
@@ -21,13 +20,13 @@ from dgc_lab_grading.gradebook.grades import gradebook_of
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
 
 
-def by_hand(folder: Path, sheets: list[Path], say: Callable[[str], None] = print) -> tuple[int, int]:
+def by_hand(folder: Path, sheets: list[Path]) -> tuple[int, int]:
     """Enter the points of all sheets, and add unmarked answers that are in none; missing sheets are created.
 
     Returns how many answers have points in the sheets, and how many are still unmarked. Raises a LabError, and enters
     nothing, if a row matches no answer, if points are invalid, or if two sheets disagree. Rows of students whose newest
-    submission could not be graded are skipped. Points removed from a row are removed from the gradebook; ``say``
-    reports this, and new sheets.
+    submission could not be graded are skipped. Points removed from a row are removed from the gradebook. A line is
+    printed for each such removal and for each new sheet.
     """
     folder, read = Path(folder).resolve(), {}
     for sheet in map(Path, sheets):
@@ -65,7 +64,7 @@ def by_hand(folder: Path, sheets: list[Path], say: Callable[[str], None] = print
             # Unmarked answers keep the points of an earlier version until new ones are entered.
             if grade.manual_score is not None and not grade.needs_manual_grade:
                 which = f"{student}'s {grade.manual_score:g} points for {answer} of {name}"
-                say(f"removed {which}: {empty[key]} has none now")
+                print(f"removed {which}: {empty[key]} has none now")
                 grade.manual_score, grade.needs_manual_grade = None, True
                 comments[key].manual_comment = None
         gradebook.db.commit()
@@ -79,7 +78,7 @@ def by_hand(folder: Path, sheets: list[Path], say: Callable[[str], None] = print
             rows += [dict(zip(COLUMNS, (*key, most[key], "", ""), strict=True)) for key in new[sheet]]
             write_sheet(sheet, rows, delimiter)
         if made:
-            say(f"new sheet {sheet} with {len(rows)} answers")
+            print(f"new sheet {sheet} with {len(rows)} answers")
     return len(entered), len(waiting)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from dgc_lab.common import LabError
@@ -9,12 +11,14 @@ from dgc_lab_grading.course.names import spelled_like
 from dgc_lab_grading.course.report import graded_rows, outdated
 from dgc_lab_grading.course.roster import read_roster
 
+EXERCISES = Path("notebooks") / "exercises"
 PLATFORMS = ("moodle", "canvas", "brightspace", "blackboard")  # as in `platforms`
 
 
-def add(command, sources, names, graded) -> None:
-    """Add the commands with ``command(name, text, *shared)``; the other arguments add shared options."""
-    sub = command("marks", "write the marks as a table, or into a platform's own file", names, graded)
+def add_commands(commands) -> None:
+    """Add these commands to a parser's subparsers."""
+    text = "write the marks as a table, or into a platform's own file"
+    sub = add_command(commands, "marks", run_marks, text, add_roster, add_folder)
     sub.add_argument("assignment", nargs="?", metavar="EXERCISE", help="default: all exercises")
     text = "output file (default: in the grading folder, marks.csv or the name of the platform's file)"
     sub.add_argument("--to", type=Path, help=text)
@@ -27,29 +31,73 @@ def add(command, sources, names, graded) -> None:
     text = "heading of the platform's column to fill, if it does not name the exercise"
     sub.add_argument("--column", help=text)
     sub.add_argument("--scale", action="store_true", help="scale marks to the platform's maximum")
-    sub = command("override", "replace the points of a test, with a reason; kept when regrading", graded)
+    text = "replace the points of a test, with a reason; kept when regrading"
+    sub = add_command(commands, "override", run_override, text, add_folder)
     sub.add_argument("student", help="name in the report")
     sub.add_argument("assignment", metavar="EXERCISE", help="for example 04_masking")
     sub.add_argument("task", help="name of the task")
     sub.add_argument("points", type=points, help="points for the task, or none to remove an override")
     sub.add_argument("--reason", default="", help="why; the student sees it, too")
-    for name, text in (
-        ("statistics", "show results by task, and the most frequent wrong answers"),
-        ("similar", "list pairs of students with similar answers that few others have"),
+    for name, run, text in (
+        ("statistics", run_statistics, "show results by task, and the most frequent wrong answers"),
+        ("similar", run_similar, "list pairs of students with similar answers that few others have"),
     ):
-        command(name, text, graded).add_argument(
-            "assignment", nargs="?", metavar="EXERCISE", help="default: all exercises"
-        )
-    command("contest", "rank exercise 8's contest, best first", graded)
-    sub = command("solutions", "write notebooks with solutions and without hidden tests", sources)
+        sub = add_command(commands, name, run, text, add_folder)
+        sub.add_argument("assignment", nargs="?", metavar="EXERCISE", help="default: all exercises")
+    add_command(commands, "contest", run_contest, "rank exercise 8's contest, best first", add_folder)
+    text = "write notebooks with solutions and without hidden tests"
+    sub = add_command(commands, "solutions", run_solutions, text, add_source)
     sub.add_argument("names", nargs="*", metavar="EXERCISE", help="default: all exercises")
     sub.add_argument("--to", type=Path, default=Path("solutions"), help="output folder (default: ./solutions)")
-    sub = command("publish", "copy the repository for students, without solutions or history")
+    text = "copy the repository for students, without solutions or history"
+    sub = add_command(commands, "publish", run_publish, text)
     sub.add_argument("to", type=Path, help="folder for the copy, a repository: empty, or with --update an earlier copy")
     text = "add a commit and a tag to an earlier copy, so that students can pull the changes"
     sub.add_argument("--update", action="store_true", help=text)
     text = "its repository on GitHub, for badges and setup cells (default: the same as in yours)"
     sub.add_argument("--repo", metavar="OWNER/NAME", help=text)
+
+
+def add_command(commands, name: str, run: Callable, text: str, *shared: Callable) -> argparse.ArgumentParser:
+    """Add a command with shared options, and return its parser."""
+    sub = commands.add_parser(name, help=text, description=text)
+    sub.set_defaults(command=run)
+    for add in shared:
+        add(sub)
+    return sub
+
+
+def add_source(sub: argparse.ArgumentParser) -> None:
+    """Add the option for the exercises' sources."""
+    text = "folder of the exercises' sources (default: %(default)s)"
+    sub.add_argument("--source", type=Path, default=EXERCISES / "source", help=text)
+
+
+def add_roster(sub: argparse.ArgumentParser) -> None:
+    """Add the option for the students' names."""
+    sub.add_argument("--roster", type=Path, help="file with the students' names, one per line, or a CSV")
+
+
+def add_folder(sub: argparse.ArgumentParser) -> None:
+    """Add the option for the grading folder; only the instructor may read the output of these commands."""
+    text = "grading folder (default: ./%(default)s)"
+    sub.add_argument("--folder", type=grading_folder, default="grading", help=text)
+    sub.set_defaults(private=True)
+
+
+def grading_folder(text: str) -> Path:
+    """Parse the path of a grading folder.
+
+    Example:
+        >>> grading_folder("grading").name
+        'grading'
+    """
+    if found := set("[?*") & set(str(Path(text).resolve())):
+        name = str(Path(text).resolve())[:200]
+        raise argparse.ArgumentTypeError(
+            f"must not have {' '.join(sorted(found))} in its path, for nbgrader, got {name}"
+        )
+    return Path(text)
 
 
 def points(text: str) -> float | None:
@@ -72,7 +120,7 @@ def many(count: int, thing: str) -> str:
     return f"{count} {thing if count == 1 else f'{thing}s'}"
 
 
-def marks(options) -> int:
+def run_marks(options) -> int:
     """Write the marks, including manual ones.
 
     Returns 1 if the platform's file lacks a student's marks, or if nobody on the roster has handed in.
@@ -124,7 +172,7 @@ def fill(options, platform: str) -> int:
     return int(bool(filled.left))
 
 
-def override(options) -> int:
+def run_override(options) -> int:
     """Override the points of a task."""
     from dgc_lab_grading.gradebook.overrides import override
 
@@ -134,7 +182,7 @@ def override(options) -> int:
     return 0
 
 
-def statistics(options) -> int:
+def run_statistics(options) -> int:
     """Show how the class did."""
     from dgc_lab_grading.gradebook.statistics import write_statistics
 
@@ -149,7 +197,7 @@ def statistics(options) -> int:
     return 0
 
 
-def similar(options) -> int:
+def run_similar(options) -> int:
     """List pairs of students with similar answers."""
     from dgc_lab_grading.gradebook.similar import write_similar
 
@@ -160,7 +208,7 @@ def similar(options) -> int:
     return 0
 
 
-def contest(options) -> int:
+def run_contest(options) -> int:
     """Rank the class's contest."""
     from dgc_lab_grading.gradebook.contest import write_contest
 
@@ -171,7 +219,7 @@ def contest(options) -> int:
     return 0
 
 
-def solutions(options) -> int:
+def run_solutions(options) -> int:
     """Write solutions to hand out."""
     from dgc_lab_grading.gradebook.solutions import solutions
 
@@ -180,7 +228,7 @@ def solutions(options) -> int:
     return 0
 
 
-def publish(options) -> int:
+def run_publish(options) -> int:
     """Copy the repository for students."""
     from dgc_lab_grading.gradebook.publish import publish
 

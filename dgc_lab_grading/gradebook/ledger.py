@@ -62,8 +62,9 @@ def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, M
             for student, row in sorted(rows.items()):
                 graded = row["status"] == "graded"
                 grades = every[student] if graded else {}
-                own = {each["task"]: float(each["points"]) for each in decided if _is_for(each, student, name)}
-                reached = float(sum(grade.score for grade in grades.values()) if graded else sum(own.values()))
+                own = [each for each in decided if (each["student"], each["exercise"]) == (student, name)]
+                points = {each["task"]: float(each["points"]) for each in own}
+                reached = float(sum(grade.score for grade in grades.values()) if graded else sum(points.values()))
                 late = lateness(rules, student, name, row.get("time"), reached, most)
                 marks.setdefault(name, {})[student] = Mark(
                     points=late.points if late else reached,
@@ -72,18 +73,13 @@ def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, M
                     graded=graded,
                     late=late,
                     waiting=tuple(sorted(task for task in grades.keys() & by_hand if grades[task].needs_manual_grade)),
-                    overrides=tuple(words_of(folder, decided, student, name)),
+                    overrides=tuple(words_of(folder, own)),
                     tasks={task: (grades[task].score, grades[task].max_score) for task in grades.keys() - by_hand},
                     handed_in=row.get("handed_in", ""),
                     number=row.get("number", ""),
                     remarks=tuple(row["remarks"]),
                 )
     return marks
-
-
-def _is_for(override: dict, student: str, exercise: str) -> bool:
-    """Return whether an override is for this submission."""
-    return (override["student"], override["exercise"]) == (student, exercise)
 
 
 def note(mark: Mark) -> str:

@@ -136,14 +136,11 @@ def _version(folder: Path, student: str, exercise: str) -> str:
     return version(path) if path.exists() else ""
 
 
-def words_of(folder: Path, overrides: list[dict], student: str, exercise: str) -> list[str]:
+def words_of(folder: Path, overrides: list[dict]) -> list[str]:
     """Describe the overrides of one submission, and flag those for an earlier version of it."""
+    newest = _version(folder, overrides[0]["student"], overrides[0]["exercise"]) if overrides else ""
     words = []
     for row in overrides:
-        if (row["student"], row["exercise"]) == (student, exercise):
-            made = _version(folder, student, exercise)
-            note = "" if made == row["version"] else "; made for an earlier submission, please review"
-            words.append(
-                f"{row['task'].removeprefix('marks-')}: {row['points']} points by hand ({row['reason']}){note}"
-            )
+        note = "" if row["version"] == newest else "; made for an earlier submission, please review"
+        words.append(f"{row['task'].removeprefix('marks-')}: {row['points']} points by hand ({row['reason']}){note}")
     return words

@@ -116,7 +116,7 @@ def fill(
         scale: whether marks may be scaled to a different maximum on the platform.
 
     Raises:
-        LabError: no column matches, or the platform's maximum differs.
+        LabError: no column matches, the platform's maximum differs, or there is none to scale to.
     """
     form, table = PLATFORMS[platform], read_table(file)
     heads = table.rows[0]
@@ -127,12 +127,14 @@ def fill(
         texts = _most_texts(form, table, place)
         most = _number(texts[0]) if texts else None
         rows = next(iter(marks[name].values()))
+        if most is None and scale:
+            raise LabError(f"{file}: {heads[place]!r} has no maximum to scale the marks to: leave out --scale")
         if most is not None and most != rows.most and not scale:
             raise LabError(
                 f"{file}: {heads[place]!r} has a maximum of {most:g} points, {name} has {rows.most:g}. Set "
                 f"{rows.most:g} on the platform and download the file again, or scale the marks: --scale"
             )
-        factor = most / rows.most if most is not None and scale else 1
+        factor = most / rows.most if scale else 1
         comma = _comma(table, [*texts, *(table.rows[line.place][place] for line in lines)], heads[place])
         fits = {student: _line_of(lines, student, mark, platform) for student, mark in marks[name].items()}
         uses = Counter(line.place for line, _ in fits.values() if line)

@@ -29,8 +29,8 @@ don't have to be run.
 
 {list}
 """
-TELLING = re.compile(r"(?ms)^[ \t]*### BEGIN (?:SOLUTION|HIDDEN TESTS)[^\n]*\n(.*?)^[ \t]*### END")
-LEAST_TELLING = 60  # characters of two consecutive lines
+SOLUTION_BLOCK = re.compile(r"(?ms)^[ \t]*### BEGIN (?:SOLUTION|HIDDEN TESTS)[^\n]*\n(.*?)^[ \t]*### END")
+LEAST_CHARACTERS = 60  # characters of two consecutive lines
 PROMISES = "docs/reliability.md"  # a table in each section, whose rows link to tests
 # The copy is anonymous, and ignores signing and hooks in the instructor's configuration.
 NOBODYS = ("user.name=DGC Lab", "user.email=nobody@localhost", "commit.gpgsign=false", "tag.gpgsign=false")
@@ -149,7 +149,7 @@ def _for_students(root: Path, target: Path, names: list[str], repo: str | None) 
     released = sorted(path.stem for path in (target / "notebooks" / "exercises" / "release").glob("*/*.ipynb"))
     rows = "\n".join(f"- [{name}](release/{name}/{name}.ipynb)" for name in released)
     (target / GUIDE).write_text(FOR_STUDENTS.format(list=rows), encoding="utf-8")
-    if given_away := told(root, [target / name for name in names]):
+    if given_away := files_with_solutions(root, [target / name for name in names]):
         named = sorted(Path(name).relative_to(target).as_posix() for name in given_away)
         raise LabError("these files contain lines of a solution or a hidden test:\n" + "\n".join(named))
     promises = (target / PROMISES).read_text(encoding="utf-8")
@@ -176,7 +176,7 @@ def without_left_out(page: str) -> str:
     return "".join(kept)
 
 
-def told(root: Path, files: list[Path]) -> set[str]:
+def files_with_solutions(root: Path, files: list[Path]) -> set[str]:
     """Return the files that contain two consecutive lines of a solution or a hidden test.
 
     Lines that a source also shows elsewhere do not count, for example code to be corrected.
@@ -184,8 +184,8 @@ def told(root: Path, files: list[Path]) -> set[str]:
     pairs, shown = set(), set()
     for text in (Path(root) / "notebooks" / "exercises" / "source").glob("*/text/*.md"):
         source = text.read_text(encoding="utf-8")
-        pairs |= {pair for block in TELLING.findall(source) for pair in _pairs(block)}
-        shown |= _pairs(TELLING.sub("", source))
+        pairs |= {pair for block in SOLUTION_BLOCK.findall(source) for pair in _pairs(block)}
+        shown |= _pairs(SOLUTION_BLOCK.sub("", source))
     pairs -= shown
     found = set()
     for file in files:
@@ -201,7 +201,7 @@ def _pairs(text: str) -> set[tuple[str, str]]:
     """Return pairs of consecutive lines, stripped, that are long enough to give something away."""
     lines = [line.strip(' "\t') for line in text.split("\n")]
     lines = [line for line in lines if line]
-    return {pair for pair in pairwise(lines) if len("".join(pair)) >= LEAST_TELLING}
+    return {pair for pair in pairwise(lines) if len("".join(pair)) >= LEAST_CHARACTERS}
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -25,9 +25,8 @@ from dgc_lab_grading.marking.channel import ChannelError, receive, send
 AT_THE_END = 77  # exit code of a fork that was asked to end; an answer is unlikely to exit with it
 ENDED = "This cell ended at line {}, before {}; the definitions below that line were run all the same."
 NAMED = r"(?:(?:def|class|import|from) )?[\w.]{1,40}"
-ENDED_AT = re.compile(
-    rf"This cell (ended at line \d{{1,5}}, before {NAMED});"
-)  # the student's process can print anything
+# Strict, because the student's process can print anything.
+ENDED_AT = re.compile(rf"This cell (ended at line \d{{1,5}}, before {NAMED});")
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 
 
@@ -120,12 +119,12 @@ def _answer(shell, connection, attempt, answer: str) -> None:
         except ChannelError:
             return
         except BaseException as error:
-            reply = {"error": told(error)}
+            reply = {"error": described(error)}
         signal.setitimer(signal.ITIMER_REAL, 0)  # a late alarm would be blamed on the next question
         try:
             send(connection, reply)
         except Exception as error:  # too large, or of a type that cannot be sent
-            send(connection, {"error": told(error)})
+            send(connection, {"error": described(error)})
 
 
 def _reference(connection, name: str):
@@ -141,7 +140,7 @@ def _reference(connection, name: str):
     return reference
 
 
-def told(error: BaseException) -> dict[str, str]:
+def described(error: BaseException) -> dict[str, str]:
     """Describe an error for the channel: its type, its message, and the student's line that raised it."""
     try:
         message = str(error)[:1000]

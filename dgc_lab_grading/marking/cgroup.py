@@ -41,7 +41,7 @@ def settings(group: Path, memory: int, processes: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Limited:
+class ControlGroups:
     """Groups with the same limits, one per hierarchy; empty if none could be created."""
 
     groups: tuple[Path, ...]
@@ -63,7 +63,7 @@ class Limited:
 
 
 @contextlib.contextmanager
-def limited(memory: int, processes: int) -> Iterator[Limited]:
+def limited_groups(memory: int, processes: int) -> Iterator[ControlGroups]:
     """Create groups with these limits if possible; the end of the block kills every process in them."""
     made = []
     for group in left_behind():
@@ -76,7 +76,7 @@ def limited(memory: int, processes: int) -> Iterator[Limited]:
             for name, value in settings(group, memory, processes).items():
                 (group / name).write_text(str(value))
     try:
-        yield Limited(tuple(made))
+        yield ControlGroups(tuple(made))
     finally:
         for group in made:
             _end(group)

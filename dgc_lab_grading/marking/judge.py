@@ -34,7 +34,7 @@ from dgc_lab_grading.marking.sandbox import close_home
 from dgc_lab_grading.marking.session import ENDED, Gone, OutOfTime, Session, connected
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS", re.MULTILINE)
-SECONDS_FIRST, SECONDS_TO_TELL = 5, 5  # for a task's first attempt; for the student's process to report a timeout
+SECONDS_FIRST, SECONDS_TO_REPORT = 5, 5  # for a test's first attempt; for the student's process to report a timeout
 NO_COPY = "was not tested: no fork of the process connected"
 MOST_PRINTED = 20_000  # characters of a check's output
 FAILED = "A test did not pass."
@@ -42,7 +42,7 @@ VALUES = (bool, int, float, complex, str, list, tuple, dict, set, np.ndarray, np
 
 
 @dataclass
-class Task:
+class TestCell:
     """A test cell: its two parts, the names it uses, and its result."""
 
     name: str
@@ -59,15 +59,15 @@ class Task:
     error: str = ""
     remark: str = ""
 
-    def tell(self) -> None:
+    def print_result(self) -> None:
         """Print the result; a later line replaces an earlier one."""
         names = ("name", "passed", "printed", "error", "remark")
         print(json.dumps({name: getattr(self, name) for name in names}), file=sys.__stdout__, flush=True)
 
 
-def read_tasks(cells: list[dict]) -> list[Task]:
+def read_tests(cells: list[dict]) -> list[TestCell]:
     """Run an exercise's source, and collect its test cells."""
-    space, tasks, answer, defined = {"__name__": "__main__"}, [], "", {}
+    space, tests, answer, defined = {"__name__": "__main__"}, [], "", {}
     for cell in cells:
         source = cell["source"]
         if cell["kind"] == "marks":
@@ -77,7 +77,7 @@ def read_tasks(cells: list[dict]) -> list[Task]:
             hidden = "\n" * source[:cut].count("\n") + source[cut:]  # keeps the line numbers of errors
             sent = {name: value for name, value in defined.items() if callable(value) or isinstance(value, VALUES)}
             own = used & set(defined)
-            tasks.append(Task(cell["name"], cell["place"], source[:cut], hidden, dict(space), answer, own, sent))
+            tests.append(TestCell(cell["name"], cell["place"], source[:cut], hidden, dict(space), answer, own, sent))
             continue
         before = dict(space)
         with contextlib.redirect_stdout(io.StringIO()):
@@ -85,121 +85,123 @@ def read_tasks(cells: list[dict]) -> list[Task]:
         if cell["kind"] == "answer":
             answer = cell["name"]
             defined = {name: value for name, value in space.items() if before.get(name, before) is not value}
-    return tasks
+    return tests
 
 
 class Judge:
     """Runner for the tests of one exercise against one student's process."""
 
-    def __init__(self, tasks: list[Task], connections: dict, seconds: float, cell_seconds: float, lines: set[str]):
-        self.tasks, self.connections, self.lines = tasks, connections, lines
+    def __init__(self, tests: list[TestCell], connections: dict, seconds: float, cell_seconds: float, lines: set[str]):
+        self.tests, self.connections, self.lines = tests, connections, lines
         self.deadline, self.cell_seconds = time.monotonic() + seconds, cell_seconds
 
     def run(self) -> None:
         """Run all tests, in the order given at the top of this module."""
-        begun = [(task, self._shown(task)) for task in self.tasks]
-        for task, session_and_names in begun:
-            self._hidden(task, *session_and_names)
-            task.tell()
-        slow = [task for task in self.tasks if task.slow]
-        last = SECONDS_FIRST * sum(not task.passed for task in self.tasks)  # reserved for attempts with references
+        begun = [(test, self._shown(test)) for test in self.tests]
+        for test, session_and_names in begun:
+            self._hidden(test, *session_and_names)
+            test.print_result()
+        slow = [test for test in self.tests if test.slow]
+        last = SECONDS_FIRST * sum(not test.passed for test in self.tests)  # reserved for attempts with references
         until = self.deadline - min(last, (self.deadline - time.monotonic()) / 2)
-        for number, task in enumerate(slow):
+        for number, test in enumerate(slow):
             left = (until - time.monotonic()) / (len(slow) - number)
-            if left > SECONDS_FIRST and self._again(task, left):
-                task.tell()
-        for task in self.tasks:  # in this order no fork is queried after its own reference was lent to another
-            if not task.passed and time.monotonic() < self.deadline:
-                self._with_references(task)
+            if left > SECONDS_FIRST and self._again(test, left):
+                test.print_result()
+        for test in self.tests:  # in this order no fork is queried after its own reference was lent to another
+            if not test.passed and time.monotonic() < self.deadline:
+                self._with_references(test)
 
-    def _again(self, task: Task, seconds: float, references: dict | None = None) -> bool:
-        """Try a task once more, updating only the result on its page; return whether it passed."""
-        kept, task.slow = task.printed, False
-        self._hidden(task, *self._shown(task, seconds, references, late=True), seconds)
-        task.printed = kept
-        return task.passed
+    def _again(self, test: TestCell, seconds: float, references: dict | None = None) -> bool:
+        """Try a test once more, updating only the result on its page; return whether it passed."""
+        kept, test.slow = test.printed, False
+        self._hidden(test, *self._shown(test, seconds, references, late=True), seconds)
+        test.printed = kept
+        return test.passed
 
-    def _with_references(self, task: Task) -> None:
-        """Try a task once more if failures of earlier answers may be why it did not pass."""
-        failed = [each for each in self.tasks[: self.tasks.index(task)] if not each.passed]
-        names = {name for each in failed if each.answer != task.answer for name in each.defined} - set(task.defined)
-        before = task.error, task.remark
-        if self._again(task, SECONDS_FIRST, {name: task.space[name] for name in sorted(names)}):
+    def _with_references(self, test: TestCell) -> None:
+        """Try a test once more if failures of earlier answers may be why it did not pass."""
+        failed = [each for each in self.tests[: self.tests.index(test)] if not each.passed]
+        names = {name for each in failed if each.answer != test.answer for name in each.defined} - set(test.defined)
+        before = test.error, test.remark
+        if self._again(test, SECONDS_FIRST, {name: test.space[name] for name in sorted(names)}):
             stand_in = f"with the reference answer in place of {', '.join(sorted(names))}"
-            task.remark = f"right {stand_in if names else 'without names that shadow built-in ones'}"
-            task.printed += f"{task.remark}\n"
-            task.tell()
+            test.remark = f"right {stand_in if names else 'without names that shadow built-in ones'}"
+            test.printed += f"{test.remark}\n"
+            test.print_result()
         else:
-            task.error, task.remark = before
+            test.error, test.remark = before
 
-    def _shown(self, task: Task, seconds: float = SECONDS_FIRST, references=None, late=False):
+    def _shown(self, test: TestCell, seconds: float = SECONDS_FIRST, references=None, late=False):
         """Begin an attempt, and run the visible part; return None and None if the attempt is over."""
-        if task.place not in self.connections:
-            if not task.error:
-                task.error = "Earlier cells did not run, so there is no answer."
-                task.remark = NO_COPY if task.place is not None else ""
+        if test.place not in self.connections:
+            if not test.error:
+                test.error = "Earlier cells did not run, so there is no answer."
+                test.remark = NO_COPY if test.place is not None else ""
             return None, None
-        task.error = task.remark = ""
-        with self._limit(task, seconds, late):
-            again = not all(map(callable, (task.defined.get(name) for name in task.own)))
-            session = Session(self.connections[task.place], self.until, references, again)
+        test.error = test.remark = ""
+        with self._limit(test, seconds, late):
+            again = not all(map(callable, (test.defined.get(name) for name in test.own)))
+            session = Session(self.connections[test.place], self.until, references, again)
             if references is not None and not session.changed:
                 session.end()
                 return None, None
-            space = {name: value for name, value in task.space.items() if name not in task.own}
+            space = {name: value for name, value in test.space.items() if name not in test.own}
             try:
-                space.update(session.names(task.own))
-                self._exec(task, task.shown, space)
+                space.update(session.names(test.own))
+                self._exec(test, test.shown, space)
                 return session, space
             except BaseException:
                 session.end()
                 raise
         return None, None
 
-    def _hidden(self, task: Task, session: Session | None, space: dict | None, seconds: float = SECONDS_FIRST) -> None:
+    def _hidden(
+        self, test: TestCell, session: Session | None, space: dict | None, seconds: float = SECONDS_FIRST
+    ) -> None:
         """Run the hidden tests, and end the attempt."""
         if session is None:
             return
-        with self._limit(task, seconds, late=True):
+        with self._limit(test, seconds, late=True):
             session.until = self.until
             try:
-                printed = task.printed
-                self._exec(task, task.hidden, space)
-                task.passed = True
+                printed = test.printed
+                self._exec(test, test.hidden, space)
+                test.passed = True
             finally:
-                task.printed = printed
+                test.printed = printed
                 session.end()
 
-    def _exec(self, task, source, space) -> None:
+    def _exec(self, test, source, space) -> None:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             try:
-                exec(compile(source, f"<{task.name}>", "exec"), space)
+                exec(compile(source, f"<{test.name}>", "exec"), space)
             finally:
-                task.printed = printed.getvalue()[:MOST_PRINTED]
+                test.printed = printed.getvalue()[:MOST_PRINTED]
 
     @contextlib.contextmanager
-    def _limit(self, task: Task, seconds: float, late: bool):
-        """Limit the time, and record any error as the task's, without details if ``late``."""
+    def _limit(self, test: TestCell, seconds: float, late: bool):
+        """Limit the time, and record any error as the test's, without details if ``late``."""
         seconds = max(0.1, min(seconds, self.cell_seconds, self.deadline - time.monotonic()))
         self.until = time.monotonic() + seconds
-        signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_TO_TELL)
+        signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_TO_REPORT)
         try:
             try:
                 yield
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)  # before the error is handled
         except OutOfTime as reason:
-            task.slow, task.remark = True, f"took longer than {seconds:.0f} s"
-            task.error = f"It {task.remark}."
+            test.slow, test.remark = True, f"took longer than {seconds:.0f} s"
+            test.error = f"It {test.remark}."
             if reason.args:  # the student's process is still computing
-                self.connections.pop(task.place).close()
+                self.connections.pop(test.place).close()
         except Gone as reason:
-            task.error, task.remark = "The answer did not reply: did it end its process?", f"got no reply: {reason}"
+            test.error, test.remark = "The answer did not reply: did it end its process?", f"got no reply: {reason}"
             if reason.args != (ENDED,):  # later replies cannot be trusted
-                self.connections.pop(task.place).close()
+                self.connections.pop(test.place).close()
         except Exception as error:
-            task.error = self._words(error, late)
-            print(f"{task.name}:\n{''.join(traceback.format_exception(error))}", file=sys.stderr)
+            test.error = self._words(error, late)
+            print(f"{test.name}:\n{''.join(traceback.format_exception(error))}", file=sys.stderr)
 
     def _words(self, error: Exception, late: bool) -> str:
         """Format an error for the page; its line is shown only if it is the student's."""
@@ -220,11 +222,11 @@ def main() -> None:
     close_home()
     signal.signal(signal.SIGALRM, out_of_time)
     given = json.load(sys.stdin)
-    tasks = read_tasks(given["cells"])
-    print(json.dumps({"ready": len(tasks)}), flush=True)
+    tests = read_tests(given["cells"])
+    print(json.dumps({"ready": len(tests)}), flush=True)
     with socket.socket(fileno=int(sys.argv[1])) as listener:
-        connections = connected(listener, {task.place for task in tasks} - {None})
-    Judge(tasks, connections, given["seconds"], given["cell_seconds"], set(given["lines"])).run()
+        connections = connected(listener, {test.place for test in tests} - {None})
+    Judge(tests, connections, given["seconds"], given["cell_seconds"], set(given["lines"])).run()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ class TooMuch(LabError):
     """A function took too much time or memory."""
 
 
-def limited(make, *arguments, seconds: int, memory: int):
+def call_in_fork(make, *arguments, seconds: int, memory: int):
     """Return a function's result, as JSON, from a fork with limits on processor time and memory.
 
     An OSError keeps its number, so that the caller notices a full disk. Any other error becomes a LabError; exceeding a
@@ -33,9 +33,9 @@ def limited(make, *arguments, seconds: int, memory: int):
         try:
             os.setsid()
             _limit(seconds, memory)
-            said = json.dumps(_said(make, arguments)).encode()
-            while said:
-                said = said[os.write(there, said) :]
+            message = json.dumps(_outcome(make, arguments)).encode()
+            while message:
+                message = message[os.write(there, message) :]
         finally:
             os._exit(0)
     os.close(there)
@@ -48,16 +48,16 @@ def limited(make, *arguments, seconds: int, memory: int):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     try:
-        said = json.loads(b"".join(parts))
+        outcome = json.loads(b"".join(parts))
     except ValueError:  # the fork was killed
-        said = {"too much": True}
-    if "too much" in said:
+        outcome = {"too much": True}
+    if "too much" in outcome:
         raise TooMuch(f"takes more than {seconds} s or {memory / 2**30:g} GB of memory")
-    if "system" in said:
-        raise OSError(*said["system"])
-    if "error" in said:
-        raise LabError(said["error"])
-    return said["result"]
+    if "system" in outcome:
+        raise OSError(*outcome["system"])
+    if "error" in outcome:
+        raise LabError(outcome["error"])
+    return outcome["result"]
 
 
 def _limit(seconds: int, memory: int) -> None:
@@ -68,7 +68,7 @@ def _limit(seconds: int, memory: int) -> None:
             resource.setrlimit(what, (limit, limit))
 
 
-def _said(make, arguments) -> dict:
+def _outcome(make, arguments) -> dict:
     """Call the function, and describe its result or error."""
     try:
         return {"result": make(*arguments)}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab_grading.marking.limited import TooMuch, limited
+from dgc_lab_grading.marking.limited import TooMuch, call_in_fork
 
 MOST_CELLS = 1000
 MOST_TEXT, MOST_PICTURES = 2 * 2**20, 20 * 2**20  # characters of all cells, and of the pictures pasted into them
@@ -21,7 +21,7 @@ def read(path):
     import nbformat
 
     try:
-        return nbformat.from_dict(limited(_read, Path(path), seconds=SECONDS, memory=MEMORY))
+        return nbformat.from_dict(call_in_fork(_read, Path(path), seconds=SECONDS, memory=MEMORY))
     except TooMuch as error:
         raise LabError(f"the file {error} to read") from None
 

@@ -28,7 +28,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dgc_lab.cluster.private_network import first_way
+from dgc_lab.cluster.private_network import working_prefix
 from dgc_lab_grading.marking.system_calls import refusing, unfiltered
 
 SPACES = ("--net", "--ipc", "--mount", "--pid", "--fork", "--kill-child")
@@ -43,11 +43,8 @@ MOST_TERMINALS = 64
 DEVICES = ("null", "zero", "full", "random", "urandom")
 MOST_THREADS = 1024  # of all processes together; does not apply to root
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x1000, 0x4000, 0x40000
-MOUNT_SETATTR, AT_RECURSIVE, MOUNT_ATTR_RDONLY = (
-    442,
-    0x8000,
-    0x1,
-)  # linux/mount.h; the same number on every architecture
+MOUNT_SETATTR = 442  # the same number on every architecture
+AT_RECURSIVE, MOUNT_ATTR_RDONLY = 0x8000, 0x1  # linux/mount.h
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38  # linux/prctl.h
 SECCOMP_MODE_FILTER = 2  # linux/seccomp.h
 INSIDE = "--inside"  # in place of the parent's process id
@@ -72,12 +69,12 @@ class Plan:
 
 def fence_missing() -> str | None:
     """Return why this machine allows no sandbox, or None if it allows one."""
-    return unfiltered() or first_way(_ways())[1]
+    return unfiltered() or working_prefix(_ways())[1]
 
 
 def entrance() -> tuple[str, ...]:
     """Return the command prefix that enters new namespaces; empty without a sandbox."""
-    return () if fence_missing() else first_way(_ways())[0]
+    return () if fence_missing() else working_prefix(_ways())[0]
 
 
 def _ways() -> tuple[tuple[str, ...], ...]:

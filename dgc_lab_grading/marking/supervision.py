@@ -40,7 +40,7 @@ def run(command: list[str], limits: Limits, log: Path) -> tuple[str, str | None]
     adopt_orphans(True)
     before = set(psutil.Process().children(recursive=True))
     with (
-        cgroup.limited(limits.memory + 2**30, MOST_THREADS) as group,
+        cgroup.limited_groups(limits.memory + 2**30, MOST_THREADS) as group,
         log.open("wb") as errors,
         tempfile.TemporaryFile() as answer,  # a pipe would block after 64 kB
     ):
@@ -61,10 +61,8 @@ def run(command: list[str], limits: Limits, log: Path) -> tuple[str, str | None]
 
 def _watch(process, limits, before, group) -> str | None:
     """Wait for a process; return why it must be stopped, or None if it has ended."""
-    deadline, too_much = (
-        time.monotonic() + limits.seconds,
-        f"it used more than {limits.memory / 2**30:.1f} GB of memory",
-    )
+    deadline = time.monotonic() + limits.seconds
+    too_much = f"it used more than {limits.memory / 2**30:.1f} GB of memory"
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SECONDS_BETWEEN_LOOKS)

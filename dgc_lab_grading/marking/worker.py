@@ -1,6 +1,6 @@
-"""Grade one submission: ``python -m dgc_lab_grading.marking.worker PARENT TASK``.
+"""Grade one submission: ``python -m dgc_lab_grading.marking.worker PARENT JOB``.
 
-The task and the result are JSON. This is a separate process so that `course.grading` can always end it. The student's
+The job and the result are JSON. This is a separate process so that `course.grading` can always end it. The student's
 code runs one process further, in the kernel, and the tests in another (`judge`), each in its own `sandbox`.
 """
 
@@ -19,7 +19,7 @@ STUBS = str(Path(__file__).parent / "stubs")  # modules that Colab has
 
 
 @dataclass(frozen=True)
-class Task:
+class GradingJob:
     """A submission to grade, and its limits; memory, disk and entrance are as in `sandbox.Plan`."""
 
     folder: str  # the grading folder; the notebook is in submitted/STUDENT/ASSIGNMENT
@@ -35,17 +35,17 @@ class Task:
     entrance: tuple[str, ...]
 
 
-def kernel_folder(task: Task) -> str:
+def kernel_folder(job: GradingJob) -> str:
     """Return the folder of the kernel's sockets; none of its start-up files are there."""
-    return str(Path(task.home) / "k")
+    return str(Path(job.home) / "k")
 
 
-def fenced(task: Task, folder: str, command: list[str]) -> list[str]:
+def fenced(job: GradingJob, folder: str, command: list[str]) -> list[str]:
     """Return the command that runs another command in a sandbox, with its own folder."""
-    user = FIRST_USER + (2 * os.getpid() + (folder == kernel_folder(task))) % USERS  # the tests have another
-    plan = Plan(folder, python_folders(), task.memory, task.disk, tuple(task.entrance), user)
-    place = "/tmp" if task.entrance else folder  # in the sandbox, /tmp is private
-    clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(place, kernel_folder(task)).items())]
+    user = FIRST_USER + (2 * os.getpid() + (folder == kernel_folder(job))) % USERS  # the tests have another
+    plan = Plan(folder, python_folders(), job.memory, job.disk, tuple(job.entrance), user)
+    place = "/tmp" if job.entrance else folder  # in the sandbox, /tmp is private
+    clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(place, kernel_folder(job)).items())]
     return [*clean, sys.executable, "-m", "dgc_lab_grading.marking.sandbox", str(os.getpid()), plan.text(), *command]
 
 
@@ -71,39 +71,39 @@ def environment(place: str, runtime: str) -> dict[str, str]:
     }
 
 
-def install_kernel(task: Task) -> None:
+def install_kernel(job: GradingJob) -> None:
     """Install a kernel ``python3`` that runs in the sandbox, and is found before all others."""
     kernel = [sys.executable, "-m", "dgc_lab_grading.marking.kernel", "{connection_file}"]
     spec = {
-        "argv": fenced(task, kernel_folder(task), kernel),
+        "argv": fenced(job, kernel_folder(job), kernel),
         "display_name": "Python 3",
         "language": "python",
         "interrupt_mode": "message",
     }
-    place = Path(task.home) / "jupyter" / "kernels" / "python3"
+    place = Path(job.home) / "jupyter" / "kernels" / "python3"
     place.mkdir(parents=True)
     (place / "kernel.json").write_text(json.dumps(spec))
-    os.environ["JUPYTER_PATH"] = str(Path(task.home) / "jupyter")
-    os.environ["JUPYTER_RUNTIME_DIR"] = kernel_folder(task)
+    os.environ["JUPYTER_PATH"] = str(Path(job.home) / "jupyter")
+    os.environ["JUPYTER_RUNTIME_DIR"] = kernel_folder(job)
 
 
-def judge_command(task: Task) -> list[str]:
+def judge_command(job: GradingJob) -> list[str]:
     """Return the command that runs the tests, in a process without the student's code."""
-    home = Path(task.home) / "t"
+    home = Path(job.home) / "t"
     home.mkdir()
-    return fenced(task, str(home), [sys.executable, "-m", "dgc_lab_grading.marking.judge"])
+    return fenced(job, str(home), [sys.executable, "-m", "dgc_lab_grading.marking.judge"])
 
 
-def exercise(task: Task) -> list[dict]:
+def exercise(job: GradingJob) -> list[dict]:
     """Return the exercise's source with the student's number, in the format of `judge`."""
     import nbformat
 
-    path = Path(task.folder) / "source" / task.assignment / f"{task.assignment}.ipynb"
+    path = Path(job.folder) / "source" / job.assignment / f"{job.assignment}.ipynb"
     found = []
     for cell in nbformat.read(path, as_version=4).cells:
         kind = cell.metadata.get("nbgrader", {})
         if is_variant(cell):
-            found.append({"kind": "given", "name": "variant", "source": f"VARIANT = {task.number}"})
+            found.append({"kind": "given", "name": "variant", "source": f"VARIANT = {job.number}"})
         elif cell.cell_type == "code" and kind:
             what = "answer" if kind["solution"] else "marks" if kind["grade"] else "given"
             found.append({"kind": what, "name": kind["grade_id"], "source": cell.source})
@@ -113,18 +113,18 @@ def exercise(task: Task) -> list[dict]:
 def main() -> None:
     """Grade, and write the result to standard output."""
     end_with(int(sys.argv[1]))
-    task = Task(**json.loads(sys.argv[2]))
+    job = GradingJob(**json.loads(sys.argv[2]))
     # The kernel inherits 1 and 2; its output must not mix with the result, nor fill the log.
     answer, sys.stderr = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(2), "w")
     sys.stdout = sys.stderr
     devnull = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(devnull, number)
-    install_kernel(task)
-    print(json.dumps(grade(task)), file=answer, flush=True)
+    install_kernel(job)
+    print(json.dumps(grade(job)), file=answer, flush=True)
 
 
-def grade(task: Task) -> dict:
+def grade(job: GradingJob) -> dict:
     """Autograde with nbgrader; return success, reason, remarks, score, most, and answers to mark by hand."""
     from nbconvert.preprocessors import ClearMetadataPreprocessor
     from nbgrader.preprocessors import CheckCellMetadata, IgnorePattern, LimitOutput, SaveAutoGrades
@@ -145,29 +145,29 @@ def grade(task: Task) -> dict:
 
     steps = [Execute, IgnorePattern, ClearMetadataPreprocessor, LimitOutput, SaveAutoGrades, CheckCellMetadata]
     api = course_api(
-        Path(task.folder),
+        Path(job.folder),
         Autograde={"autograde_preprocessors": steps},
         Execute={
-            "timeout": task.cell_seconds,
+            "timeout": job.cell_seconds,
             "startup_timeout": 120,
             "store_widget_state": False,
-            "most_seconds": task.seconds,
-            "most_test_seconds": task.test_seconds,
-            "kernel_folder": kernel_folder(task),
-            "judge": judge_command(task),
-            "exercise": exercise(task),
+            "most_seconds": job.seconds,
+            "most_test_seconds": job.test_seconds,
+            "kernel_folder": kernel_folder(job),
+            "judge": judge_command(job),
+            "exercise": exercise(job),
         },
         ClearMetadataPreprocessor={"enabled": False},
         # Unix sockets: nothing can connect to the sandbox's network.
-        KernelManager={"transport": "ipc", "connection_file": f"{kernel_folder(task)}/kernel.json"},
+        KernelManager={"transport": "ipc", "connection_file": f"{kernel_folder(job)}/kernel.json"},
     )
-    result = api.autograde(task.assignment, task.student)
+    result = api.autograde(job.assignment, job.student)
     answer = {"success": result["success"], "reason": None, "remarks": list(dict.fromkeys(remarks))}
     if not result["success"]:
         print(result.get("log"), result.get("error"), file=sys.stderr)
         return answer | {"reason": reason(result)}
     with api.gradebook as gradebook:
-        submission = gradebook.find_submission(task.assignment, task.student)
+        submission = gradebook.find_submission(job.assignment, job.student)
         return answer | {"score": submission.score, "most": submission.max_score, "by_hand": waiting(submission)}
 
 

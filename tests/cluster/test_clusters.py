@@ -241,6 +241,8 @@ def test_cells_keep_their_variables_on_each_rank(two_ranks, capsys):
     assert list(caught.value.problems) == [1], "duplicate rank numbers must count once"
     with pytest.raises(ValueError, match=r"^ranks must name at least one of 0 to 1, got none$"):
         two_ranks.run_cell("kept", [])
+    with pytest.raises(ValueError, match=r"^ranks must be a list, got 1$"):
+        two_ranks.run_cell("kept", 1)
     with pytest.raises(SyntaxError):
         two_ranks.run_cell("1 +")
     two_ranks.run_cell("def whole(n):\n    while n < 9:\n        n += 1\n    return n")
@@ -688,7 +690,7 @@ print(*ranks.run(os.getpid))
     ("state", "message"),
     [
         ((None, None), r"Horovod is not installed. Run: python -m dgc_lab build-horovod$"),
-        (("0.28.1", "2.0.0"), r"built for TensorFlow 2.0.0, but .* is installed. Run: .* build-horovod --force$"),
+        (("0.28.1", "2.0.0"), r"built for TensorFlow 2.0.0, but .* is installed. Run: .* build-horovod$"),
     ],
 )
 def test_horovod_is_checked_before_anything_starts(monkeypatch, state, message):

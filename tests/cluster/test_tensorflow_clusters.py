@@ -26,6 +26,7 @@ from dgc_lab.cluster import (
     stop_requested,
 )
 from dgc_lab.cluster import tensorflow_roles as roles
+from dgc_lab.cluster.calls import Call
 from dgc_lab.cluster.host import PIDS, process_of
 from dgc_lab.cluster.process_group import ProcessGroup
 from dgc_lab.cluster.processes import has_ended
@@ -355,14 +356,13 @@ def test_function_that_ignores_a_stop_is_killed(servers, monkeypatch):
 @pytest.mark.nightly
 def test_interrupt_before_a_call_is_recorded_keeps_results_right(servers, monkeypatch):
     """Each later call used to return the result of the call before it."""
-    usual = ProcessGroup.call
 
-    def interrupted(group, *arguments):
-        call = usual(group, *arguments)
+    def interrupted(*arguments):
+        call = Call(*arguments)
         signal.raise_signal(signal.SIGINT)
         return call
 
-    monkeypatch.setattr(ProcessGroup, "call", interrupted)
+    monkeypatch.setattr("dgc_lab.cluster.base.Call", interrupted)
     with pytest.raises(KeyboardInterrupt):
         servers.run(wait_for_stop)
     monkeypatch.undo()

@@ -4,11 +4,12 @@ import functools
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message
+from dgc_lab.comparison import SchemeLab, bias_and_variance, error_table, exchange_table, message
 from dgc_lab.comparison.cost import Message
-from dgc_lab.comparison.lab_studies import rate_of
+from dgc_lab.comparison.lab_studies import SCHEMES_ON_RANKS, rate_of, stored_study
 from dgc_lab.comparison.widget import PRESETS
 from dgc_lab.compression import AllGather, AllReduceMean, Scheme, dense, ef_sign, float16, powersgd, qsgd, sign
 from dgc_lab.training import read_rows
@@ -186,6 +187,16 @@ def test_other_data_sets_start_with_mnist_learning_rates(dataset):
     assert rate_of("nothing like it", "mnist") == 0.05
 
 
+@pytest.mark.parametrize("scheme", SCHEMES_ON_RANKS)
+def test_schemes_of_mnists_study_keep_its_rates(scheme):
+    assert rate_of(scheme, "mnist") == stored_study("schemes on ranks").loc[scheme, "learning rate"]
+
+
+def test_schemes_outside_mnists_study_use_no_higher_rate_than_mnist1d():
+    assert rate_of("sign", "mnist") == rate_of("sign", "mnist1d") < 0.05
+    assert rate_of("float16", "mnist") == 0.05 < rate_of("float16", "mnist1d")
+
+
 @pytest.mark.parametrize("text", ["tuned", "", " tuned "])
 def test_tuned_learning_rates_differ_between_schemes(lab, text):
     runs = lab(schemes="dense sign", dataset="mnist1d", learning_rate=text).runs()
@@ -255,6 +266,15 @@ def test_relative_errors_are_scale_invariant(size):
 def test_error_table_rejects_nonfinite_gradients(scheme, gradient, message):
     with pytest.raises(ValueError, match=message):
         error_table({"it": scheme}, np.float32(gradient), draws=2)
+
+
+def test_picture_of_errors_needs_all_columns():
+    with pytest.raises(ValueError, match="table must have the columns scheme, bias, variance, got none named variance"):
+        bias_and_variance(pd.DataFrame({"scheme": ["sign"], "bias": [0.1]}))
+
+
+def test_exchange_table_accepts_an_iterator_of_workers():
+    assert list(exchange_table({"a": (8, 0)}, 1, iter([2, 4]))) == list(exchange_table({"a": (8, 0)}, 1, (2, 4)))
 
 
 @pytest.mark.parametrize("sent", [(0, 0), (-5, 10), (5, -1)])

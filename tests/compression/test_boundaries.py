@@ -14,6 +14,7 @@ from dgc_lab.compression import thresholding as c
 from dgc_lab.compression.break_even import one_message_is_shorter
 from dgc_lab.compression.parts import Parts
 from dgc_lab.compression.scheme import StepContext
+from dgc_lab.compression.segment_search import elements_to_keep
 from dgc_lab.compression.selection import Rule, elements_above, select
 from dgc_lab.compression.wire_format import add_in_order
 from dgc_lab.distributed import OneWorker, RanksDisagree, SimulatedWorkers
@@ -67,10 +68,8 @@ def test_thresholds_sample_1_percent_with_seed_0_by_default():
     drawn = [float(c.sampled_threshold(x, 0.05, 0.01, (0, seed))) for seed in (0, 1)]
     assert drawn[0] != drawn[1]
     assert float(c.sampled_threshold(x, 0.05)) == drawn[0]
-    assert float(c.hierarchical_threshold(x, 0.05)) == drawn[0], "within the band, the sampled threshold is used"
-    for rule in ("sampled", "hierarchical"):
+    for rule in ("sampled", "hierarchical"):  # within its band, the hierarchical rule uses the sampled threshold
         assert [float(t) for t in c.thresholds([x], 0.05, rule)] == drawn[:1]
-        assert float(c.keep_masks([x], 0.05, rule)[0].numpy().sum()) == float(c.keep_mask(x, drawn[0]).numpy().sum())
 
 
 def test_samples_differ_between_seeds_and_tensors():
@@ -94,7 +93,7 @@ def test_sample_holds_its_share_or_32_selected_elements(ratio, sample, stride, i
         [start] = starts.numpy().tolist()
         assert 0 <= start < stride
         part = np.sort(x[start::stride])
-        wanted = int(c.elements_to_keep(ratio, len(part)))
+        wanted = int(elements_to_keep(ratio, len(part)))
         expected = part[-wanted] if wanted else np.inf
         assert float(c.sampled_threshold(tf.constant(x), ratio, sample, seed)) == expected
 
@@ -182,7 +181,7 @@ def test_estimated_payload_counts_the_elements_sent(ratio):
     """0.07 * 100 is 7.000000000000001."""
     config = DGCConfig(ratio=ratio, dense_vectors=False, dense_below=0)
     entries = (payload_bytes([[100]], config)[0] - 8) // 8
-    assert entries == int(c.elements_to_keep(ratio, 100)) == round(100 * ratio)
+    assert entries == int(elements_to_keep(ratio, 100)) == round(100 * ratio)
 
 
 @pytest.mark.parametrize("warm_up", [(1.5, 0.5), (0.5, 0.0), (0.01, 0.001), (0.25, 0.0005)])
@@ -201,6 +200,21 @@ def test_a_new_compressor_has_only_the_state_it_needs():
     assert [residual.shape for residual in tf.nest.flatten(compressor.states)] == [[1200]]
     assert compressor.velocity is None
     assert {id(variable) for variable in compressor.trainable_variables} == set(map(id, variables))
+
+
+@pytest.mark.parametrize(
+    ("gradients", "found"),
+    [([[tf.ones([2])]], r"\[1\]"), ([[tf.ones([2])], [None]], r"\[1, 1\]"), ([[tf.ones([2])] * 2] * 3, r"\[2, 2, 2\]")],
+)
+def test_gradients_must_match_workers_and_variables(gradients, found):
+    compressor = Compressor(DGCConfig(), [tf.Variable(tf.zeros([2])) for _ in range(2)], SimulatedWorkers(2))
+    with pytest.raises(ValueError, match=rf"gradients must be 2 lists of 2, one for each worker, got lists of {found}"):
+        compressor(gradients)
+
+
+def test_each_variable_needs_a_name():
+    with pytest.raises(ValueError, match=r"names must be 1, one for each variable, got \['a', 'b'\]"):
+        Compressor(DGCConfig(), [tf.Variable([1.0])], OneWorker(), names=["a", "b"])
 
 
 def test_gradients_and_metadata_may_change_between_steps():

@@ -325,6 +325,30 @@ def test_a_non_finite_gradient_is_named_and_changes_nothing():
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["masking", "top_k", "threshold", "threshold_reuse", "sidco", "dgc", "gravac"])
+def test_sparse_schemes_notice_non_finite_elements(name, value):
+    weight = tf.Variable(tf.zeros(SHAPE))
+    compressor = Compressor(SCHEMES[name](), [weight], OneWorker(), options=EVERY)
+    step = tf.function(lambda x: compressor.train([[x]], 0.1), autograph=False)
+    step(gradient())
+    before = [variable.numpy() for variable in (weight, *compressor.state)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="worker 0 holds NaN or infinity"):
+        step(tf.tensor_scatter_nd_update(gradient(step=1), [[3, 5]], [value]))
+    for old, new in zip(before, (weight, *compressor.state), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_residuals_and_velocities_are_none_with_a_scheme(name):
+    weights = [tf.Variable(tf.zeros(shape)) for shape in (SHAPE, [3])]
+    compressor = Compressor(SCHEMES[name](), weights, OneWorker(), options=DGCConfig(dense_below=0))
+    assert compressor.residuals() == [None, None]
+    compressed, uncompressed = compressor.velocities()
+    assert compressed is None
+    assert (uncompressed is None) == (compressor.velocity is None)
+
+
 def test_row_gradients_and_missing_gradients_are_supported():
     rows, none = tf.Variable(tf.zeros([5, 2])), tf.Variable(tf.zeros([3]))
     compressor = Compressor(lab.top_k(1.0), [rows, none], OneWorker(), options=EVERY)

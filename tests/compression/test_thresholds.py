@@ -16,6 +16,7 @@ from dgc_lab.compression import native
 from dgc_lab.compression import thresholding as c
 from dgc_lab.compression.gradients import check_finite
 from dgc_lab.compression.scheme import StepContext
+from dgc_lab.compression.segment_search import SMALLEST_NORMAL, elements_to_keep
 from dgc_lab.compression.selection import Rule, accumulate_and_select, elements_above, select
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
@@ -82,13 +83,13 @@ def context_of(*sizes, values="float32", seed=(0, 0)):
 @given(x=VECTORS, ratio=RATIOS)
 def test_exact_threshold_is_the_kth_largest_magnitude(implementation, x, ratio):
     threshold = float(c.exact_threshold(x, ratio))
-    k = int(c.elements_to_keep(ratio, x.size))
+    k = int(elements_to_keep(ratio, x.size))
     if ratio == 1:
         assert threshold == 0
     elif k == 0:
         assert threshold == math.inf
     else:
-        assert threshold == max(np.sort(np.abs(x))[-k], c.SMALLEST_NORMAL)
+        assert threshold == max(np.sort(np.abs(x))[-k], SMALLEST_NORMAL)
 
 
 @given(x=VECTORS, ratio=RATIOS, rule=st.sampled_from(c.RULES))
@@ -117,8 +118,8 @@ def test_ratio_0_keeps_none_1_all_and_others_no_zeros(implementation, x, ratio, 
 )
 def test_exact_rule_keeps_k_elements_of_distinct_magnitude(implementation, x, ratio):
     x = x[np.unique(np.abs(x), return_index=True)[1]]
-    x = x[np.abs(x) >= c.SMALLEST_NORMAL]
-    assert kept_count(x, c.exact_threshold(x, ratio)) == int(c.elements_to_keep(ratio, x.size))
+    x = x[np.abs(x) >= SMALLEST_NORMAL]
+    assert kept_count(x, c.exact_threshold(x, ratio)) == int(elements_to_keep(ratio, x.size))
 
 
 @pytest.mark.parametrize("rule", c.RULES)
@@ -144,8 +145,8 @@ def test_edge_cases_follow_the_documented_rules(implementation, rule, name, rati
     [(0, 10, 0), (1e-9, 10, 1), (0.1, 10, 1), (0.11, 10, 2), (0.07, 100, 7), (0.001, 3_211_264, 3212), (1, 5, 5)],
 )
 def test_number_of_kept_elements_is_rounded_as_documented(ratio, size, k):
-    assert int(c.elements_to_keep(ratio, size)) == k
-    assert int(c.elements_to_keep(tf.constant(ratio, tf.float32), size)) == k
+    assert int(elements_to_keep(ratio, size)) == k
+    assert int(elements_to_keep(tf.constant(ratio, tf.float32), size)) == k
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.01, 0.001])
@@ -169,7 +170,7 @@ def test_sampled_threshold_is_exact_with_a_full_sample(implementation):
 @pytest.mark.parametrize("rule", c.RULES)
 def test_a_nan_threshold_becomes_the_smallest_normal_number(implementation, rule):
     x = [math.nan, math.inf, 2.0, 1.0]
-    assert float(threshold_of(x, 0.2, rule)) == c.SMALLEST_NORMAL
+    assert float(threshold_of(x, 0.2, rule)) == SMALLEST_NORMAL
     indices, _ = select(tf.constant(x), Rule(0.2, rule), context_of(4))
     assert indices.numpy().tolist() == [0, 1, 2, 3]
 
@@ -212,9 +213,9 @@ def test_hierarchical_threshold_stays_in_its_band(implementation, kind, ratio):
         x[: n // 500] *= 1e4
     elif kind == "sparse":
         x[n // 2 :] = 0
-    wanted = int(c.elements_to_keep(ratio, n))
+    wanted = int(elements_to_keep(ratio, n))
     for seed in range(10):
-        count = kept_count(x, c.hierarchical_threshold(x, ratio, sample=0.001, seed=(1, seed)))
+        count = kept_count(x, threshold_of(x, ratio, "hierarchical", sample=0.001, seed=(1, seed)))
         assert 0.8 * wanted <= count <= 1.3 * wanted
 
 
@@ -243,7 +244,7 @@ def test_hierarchical_rule_corrects_unrepresentative_samples(implementation, mon
     wanted = 1000
     sample_every(monkeypatch, stride)
     assert not 0.8 * wanted <= kept_count(x, c.sampled_threshold(x, 0.01)) <= 1.3 * wanted
-    assert 0.8 * wanted <= kept_count(x, c.hierarchical_threshold(x, 0.01)) <= 1.3 * wanted
+    assert 0.8 * wanted <= kept_count(x, threshold_of(x, 0.01, "hierarchical")) <= 1.3 * wanted
 
 
 @pytest.mark.parametrize(("spacing", "doublings"), [(10, 1), (5, 2)])
@@ -251,20 +252,20 @@ def test_hierarchical_rule_doubles_the_share_only_if_needed(implementation, monk
     """The corrected threshold is still an element of the sample."""
     x = tf.random.stateless_normal([100_000], seed=(5, 6)).numpy()
     # Number of sample elements that pass at each share; in x, `spacing` times as many pass.
-    passing = [int(c.elements_to_keep(0.01 * 2**i, 4762)) for i in range(doublings + 1)]
+    passing = [int(elements_to_keep(0.01 * 2**i, 4762)) for i in range(doublings + 1)]
     largest = spacing * np.arange(passing[-1])
     x = reorder_by_rank(x, np.concatenate([largest, np.arange(2000, 2000 + 4762 - largest.size)]), 21)
     sample_every(monkeypatch, 21)
     sample = np.sort(np.abs(x[::21]))
     assert float(c.sampled_threshold(x, 0.01)) == sample[-passing[0]]
     assert kept_count(x, sample[-passing[-2]]) < 800
-    assert float(c.hierarchical_threshold(x, 0.01)) == sample[-passing[-1]]
+    assert float(threshold_of(x, 0.01, "hierarchical")) == sample[-passing[-1]]
 
 
 def test_hierarchical_rule_keeps_all_nonzeros_if_too_few(implementation):
     x = np.zeros(10_000, np.float32)
     x[:50] = 1
-    assert kept_count(x, c.hierarchical_threshold(x, 0.1)) == 50
+    assert kept_count(x, threshold_of(x, 0.1, "hierarchical")) == 50
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
@@ -301,8 +302,8 @@ def test_scopes_treat_tensors_of_different_scale_differently(implementation):
         assert [float(t) for t in c.thresholds([small, large], 0.25, rule, "global")] == [30, 30]
         assert [float(t) for t in c.thresholds([small, large], 0.25, rule, "first")] == [4, 4]
         assert c.thresholds([], 0.25, rule, "global") == []
-    masks = c.keep_masks([small, large], 0.25, scope="first")
-    assert [int(tf.reduce_sum(tf.cast(mask, tf.int32))) for mask in masks] == [1, 4]
+    found = c.thresholds([small, large], 0.25, scope="first")
+    assert [kept_count(x, threshold) for x, threshold in zip((small, large), found, strict=True)] == [1, 4]
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, math.nan, math.inf])

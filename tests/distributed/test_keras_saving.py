@@ -1,7 +1,5 @@
 """Models with a DistributedOptimizer are saved and loaded, whatever the inner optimizer; files and `set_weights`."""
 
-import copy
-
 import keras
 import numpy as np
 import pytest
@@ -86,21 +84,6 @@ def test_a_saved_model_resumes_with_any_inner_optimizer(name, tmp_path):
         assert getattr(loaded.optimizer, option) == getattr(whole.optimizer, option)
     fit(loaded)
     assert_equal(whole.get_weights(), loaded.get_weights())
-
-
-@pytest.mark.parametrize("name", INNER)
-def test_configs_of_version_1_can_be_read(name):
-    """They held both options in the inner optimizer's config, also if its class does not take them."""
-    optimizer = DistributedOptimizer(INNER[name]())
-    saved = keras.optimizers.serialize(optimizer)
-    options = {name: saved["config"].pop(name) for name in ("gradient_accumulation_steps", "loss_scale_factor")}
-    saved["config"]["optimizer"]["config"] |= options
-    unchanged = copy.deepcopy(saved)
-    restored = keras.optimizers.deserialize(saved)
-    assert restored.gradient_accumulation_steps == optimizer.gradient_accumulation_steps
-    assert restored.loss_scale_factor == optimizer.loss_scale_factor
-    assert saved == unchanged
-    assert keras.optimizers.serialize(restored) == keras.optimizers.serialize(optimizer)
 
 
 # Weights of the optimizer --------------------------------------------------------------------------------------------

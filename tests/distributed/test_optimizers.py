@@ -294,15 +294,14 @@ def test_inner_momentum_is_allowed_if_the_config_has_none():
     assert optimizer.get_slot(weight, "momentum").shape == (2, 2)
 
 
-@pytest.mark.parametrize("dense", [False, True])
-def test_embedding_gradients_stay_rows_unless_made_dense(dense):
+def test_embedding_gradients_stay_rows():
     table, unused = tf.Variable(tf.zeros([6, 4])), tf.Variable(1.0)
-    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(1.0), SMALL, sparse_to_dense=dense)
+    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(1.0), SMALL)
     pairs = optimizer.compute_gradients(lambda: tf.reduce_sum(tf.gather(table, [2, 2])), var_list=[table, unused])
     assert pairs[1][0] is None
     gradient = pairs[0][0]
     assert isinstance(gradient, tf.IndexedSlices)
-    assert gradient.values.shape.rank == (1 if dense else 2), "single elements, or one merged row"
+    assert gradient.values.shape == [1, 4], "one merged row"
     optimizer.apply_gradients(pairs)
     expected = np.zeros((6, 4))
     expected[2] = -2

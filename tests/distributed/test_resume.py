@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed
-from dgc_lab.common import TRAILER_SIZE, LabError, load_arrays
+from dgc_lab.common import LabError, load_arrays, save_arrays
 from dgc_lab.compression import DGCConfig
 from dgc_lab.distributed import AverageMetrics, DistributedOptimizer, SaveRanks
 
@@ -73,11 +73,8 @@ def test_two_ranks_resume_bit_for_bit_after_one_was_killed(tmp_path):
 def relabel(folder, workers, now):
     """Change the number of workers in rank 0's checkpoints."""
     for file in folder.glob("rank_0*"):
-        with np.load(file, allow_pickle=False) as saved:
-            about, *values = (saved[name] for name in saved.files)
-        about = np.array(str(about).replace(f'"workers": {workers}', f'"workers": {now}'))
-        with open(file, "wb") as out:
-            np.savez(out, about, *values)
+        about, *values = load_arrays(file).values()
+        save_arrays(file, str(about).replace(f'"workers": {workers}', f'"workers": {now}'), *values)
 
 
 def model_and_saves(folder):
@@ -212,7 +209,7 @@ def test_removing_a_damaged_checkpoint_restores_the_previous_one(tmp_path, damag
     file = tmp_path / "rank_0_step_2.npz"
     file.write_bytes(damage(file.read_bytes()))
     model, saves = model_and_saves(tmp_path)
-    with pytest.raises(LabError, match=rf"{file} cannot be read, it is damaged .*Remove it, and the same call resumes"):
+    with pytest.raises(LabError, match=rf"{file} cannot be read, it is damaged .*Remove it, and run the same call"):
         saves.restore(model)
     file.unlink()
     assert saves.restore(model) == 1
@@ -257,17 +254,6 @@ def test_bfloat16_round_trips_and_is_not_restored_as_float16(tmp_path):
         RankFiles(tmp_path, OneWorker(), [half], {}).restore()
 
 
-def test_an_incomplete_zip_directory_is_detected_without_sha_256(tmp_path):
-    """`zipfile` trusts the directory's size and ignores the rest of the file."""
-    file = tmp_path / "saved.npz"
-    np.savez(file, weights=np.ones(3), step=np.array(7))
-    assert list(load_arrays(file)) == ["weights", "step"]
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-14] + bytes(14))  # an empty directory at offset 0
-    with pytest.raises(LabError, match=r"is damaged \(its list of arrays is incomplete\)"):
-        load_arrays(file)
-
-
 def test_a_flipped_bit_is_detected_at_any_position(tmp_path):
     """Zip checksums cover the arrays but not the directory, where a flipped bit can hide an array."""
     from dgc_lab.distributed.communicators import OneWorker
@@ -283,10 +269,6 @@ def test_a_flipped_bit_is_detected_at_any_position(tmp_path):
             RankFiles(tmp_path, OneWorker(), variables, {}).restore()
     for size in range(len(whole)):
         file.write_bytes(whole[:size])
-        files = RankFiles(tmp_path, OneWorker(), variables, {})
-        if size == len(whole) - TRAILER_SIZE:  # without its SHA-256, the file is in the format of version 1.0.0
-            assert files.restore() == 1
-            continue
         with pytest.raises(LabError, match="is damaged"):
-            files.restore()
+            RankFiles(tmp_path, OneWorker(), variables, {}).restore()
     assert [variable.numpy().tolist() for variable in variables] == [[1.0, 2.0], [3.0]]

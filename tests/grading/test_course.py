@@ -41,8 +41,8 @@ def graded(tmp_path_factory, course):
     handed = place / "handed_in"
     handed.mkdir()
     wrong = {"top-k-mask": "def top_k_mask(gradient, k):\n    return gradient > 0", "split": "x ="}
-    write(answered(FIRST), handed / "solved_11_22_04_masking.ipynb")
-    write(answered(FIRST, solved=False), handed / "blank_33_44_04_masking-1.ipynb")
+    write(answered(FIRST), handed / "04_masking_solved.ipynb")
+    write(answered(FIRST, solved=False), handed / "04_masking_blank.ipynb")
     write(answered(FIRST, wrong), handed / "Wrong Answers_5_assignsubmission_file_" / "a.ipynb")
     listener = socket.create_server(("127.0.0.1", 0))
     write(hostile(place, listener.getsockname()[1]), handed / "hostile.ipynb")
@@ -57,7 +57,7 @@ def graded(tmp_path_factory, course):
     (handed / "odd.ipynb").write_text(
         '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": 7}]}'
     )
-    (handed / "essay_1_2_answers.docx").write_text("I could not open it")
+    (handed / "essay.docx").write_text("I could not open it")
     folder = ("--folder", place / "grading", "--jobs", 2)
     options = (FIRST, handed, *folder, "--cell-seconds", 20)
     killed = grade_and_kill(*options)

@@ -10,7 +10,7 @@ import zipfile
 import nbformat
 import pytest
 
-from dgc_lab.cluster.private_network import first_way
+from dgc_lab.cluster.private_network import working_prefix
 from dgc_lab.common import LabError
 from dgc_lab_grading.__main__ import main
 from dgc_lab_grading.course import entries, grading, names, roster, scaffold, sources, submissions, unzip
@@ -31,7 +31,7 @@ def test_a_full_disk_ends_grading_and_blames_no_submission(tmp_path, monkeypatch
     with pytest.raises(LabError, match=r"the disk of .*/grading is full: free some space"):
         grading.grade(tmp_path / "all.zip", "08_my_idea", tmp_path, tmp_path / "grading", unfenced=True, say=list)
     entry = entries.Entry(submissions.Submission("ada", None), "ada")
-    with pytest.raises(OSError, match="No space left"), entries._told(entry):
+    with pytest.raises(OSError, match="No space left"), entries._errors_as_remarks(entry):
         full()
 
 
@@ -51,6 +51,16 @@ def test_a_secret_is_made_once_and_only_its_owner_can_read_it(tmp_path):
     (tmp_path / "names").write_text("José\nJose\n")
     with pytest.raises(LabError, match=r"'Jose' and 'José' cannot be told apart"):
         roster.read_roster(tmp_path / "names")
+
+
+@pytest.mark.parametrize(("command", "expected"), [("marks", 0o077), ("contest", 0o077), ("solutions", 0o022)])
+def test_files_with_grades_are_private(tmp_path, command, expected):
+    before = os.umask(0o022)
+    try:
+        assert main([command, "--source" if command == "solutions" else "--folder", str(tmp_path)]) == 2
+    finally:
+        mask = os.umask(before)
+    assert mask == expected
 
 
 @pytest.mark.parametrize(
@@ -107,7 +117,7 @@ def test_a_missing_or_wrong_secret_is_an_error(tmp_path):
 
 def test_grading_without_a_sandbox_needs_unfenced(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # without the command that creates one
-    first_way.cache_clear()
+    working_prefix.cache_clear()
     try:
         with pytest.raises(LabError, match=r"allows no sandbox \(the command unshare is not installed\).*--unfenced"):
             grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading")
@@ -115,7 +125,7 @@ def test_grading_without_a_sandbox_needs_unfenced(tmp_path, monkeypatch):
             grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading", unfenced=True, say=list)
         assert not (tmp_path / "grading").exists()
     finally:
-        first_way.cache_clear()
+        working_prefix.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -238,7 +248,7 @@ def a_class(tmp_path, monkeypatch):
     marks = {"status": "graded", "score": 2.0, "most": 4.0, "by_hand": ["why"], "seconds": 1.0}
     monkeypatch.setattr(grading, "prepare", lambda _, folder, name: write(release, folder / "release" / name, name))
     monkeypatch.setattr(grading, "is_prepared", lambda *_: True)
-    monkeypatch.setattr(grading, "_run", lambda task, limits, remarks: marks | {"remarks": [*remarks, *of_its_run]})
+    monkeypatch.setattr(grading, "_run", lambda job, limits, remarks: marks | {"remarks": [*remarks, *of_its_run]})
     of_its_run = []
 
     def write(notebook, folder, name):
@@ -251,8 +261,8 @@ def a_class(tmp_path, monkeypatch):
 
     def grade(*names, **more):
         said, source = [], tmp_path / "source"
-        what = (tmp_path / "in", "08_my_idea", source, tmp_path / "grading", secret, names)
-        rows = grading.grade(*what, unfenced=True, say=said.append, **more)
+        what = (tmp_path / "in", "08_my_idea", source, tmp_path / "grading")
+        rows = grading.grade(*what, secret=secret, roster=names, unfenced=True, say=said.append, **more)
         return {row["student"]: row["remarks"] for row in rows}, "\n".join(said)
 
     grade.of_its_run = of_its_run

@@ -14,7 +14,7 @@ import nbformat
 import psutil
 import pytest
 
-from dgc_lab.cluster.private_network import first_way
+from dgc_lab.cluster.private_network import working_prefix
 from dgc_lab_grading.marking import answers, cgroup, reading, repair, sandbox, supervision, system_calls
 from kernels import until
 
@@ -197,15 +197,15 @@ open("x", "wb").write(bytes(2**23))
 @pytest.fixture(params=["root's", "anybody's"])
 def in_the_sandbox(request, tmp_path):
     """Return a command's findings in the sandbox, why it ended, its log and its plan."""
-    entrance, missing = first_way(sandbox.WAYS_OF_ROOT if request.param == "root's" else sandbox.WAYS)
-    if missing:
-        pytest.skip(f"this machine allows no such sandbox: {missing}")
+    prefix, reason = working_prefix(sandbox.WAYS_OF_ROOT if request.param == "root's" else sandbox.WAYS)
+    if reason:
+        pytest.skip(f"this machine allows no such sandbox: {reason}")
     home = tmp_path / "home"
     home.mkdir()
     (home / "mine").write_text("mine")
     (home / "mine").chmod(0o600)
     (tmp_path / "secret").write_text("the course's")
-    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, entrance, sandbox.FIRST_USER + 7)
+    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, prefix, sandbox.FIRST_USER + 7)
     look = [sys.executable, "-c", LOOK, str(home), str(tmp_path / "secret")]
     command = [sys.executable, "-m", "dgc_lab_grading.marking.sandbox", str(os.getpid()), plan.text(), *look]
     before = os.umask(0o077)  # as set by the instructors' commands

@@ -241,6 +241,14 @@ def test_another_maximum_is_refused_or_scaled_to(tmp_path):
     assert b'grading - ",86.11,100.00' in fill(marks, tmp_path / "file.csv", "moodle", scale=True).data
 
 
+def test_scaling_needs_the_platforms_maximum(tmp_path):
+    (tmp_path / "file.csv").write_text(CANVAS.replace("18.0", ""))
+    marks = {EXERCISE: {"doejane": mark(15.5, "123")}}
+    with pytest.raises(LabError, match=r"file\.csv: 'Exercise 4: masking \(8123\)' has no maximum"):
+        fill(marks, tmp_path / "file.csv", "canvas", scale=True)
+    assert fill(marks, tmp_path / "file.csv", "canvas").count == 1
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [

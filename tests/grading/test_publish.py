@@ -10,7 +10,7 @@ import pytest
 
 import dgc_lab
 from dgc_lab.common import LabError
-from dgc_lab_grading.gradebook.publish import LEFT_OUT, VERSION, publish, told
+from dgc_lab_grading.gradebook.publish import LEFT_OUT, VERSION, files_with_solutions, publish
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "notebooks" / "exercises" / "source"
@@ -219,7 +219,7 @@ def test_a_solution_in_another_file_is_found(tmp_path):
     (tmp_path / "notes.md").write_text(f"As we said:\n\n{block[1]}")
     (tmp_path / "fine.md").write_text("A ratio asks for the share of the elements that is sent.")
     (tmp_path / "picture.png").write_bytes(bytes(range(256)))
-    assert told(ROOT, sorted(tmp_path.iterdir())) == {str(tmp_path / "notes.md")}
+    assert files_with_solutions(ROOT, sorted(tmp_path.iterdir())) == {str(tmp_path / "notes.md")}
 
 
 def test_nonempty_targets_and_students_copies_are_refused(tmp_path, copy):

@@ -107,7 +107,7 @@ def test_lines_added_to_the_setup_are_kept():
 def within(make, seconds=20):
     """What comes of a function that has a second processor time, or more, and a gigabyte."""
     try:
-        return limited.limited(make, seconds=seconds, memory=2**30)
+        return limited.call_in_fork(make, seconds=seconds, memory=2**30)
     except (LabError, OSError) as error:
         return error
 

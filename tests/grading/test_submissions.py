@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from dgc_lab.common import LabError
-from dgc_lab_grading.course import grading, submissions, unzip
+from dgc_lab_grading.course import entries, submissions, unzip
 
 
 def test_zips_stay_in_their_folder_and_size_limit(tmp_path, monkeypatch):
@@ -267,8 +267,8 @@ def test_a_broken_zip_delays_nobody_and_fills_no_disk(tmp_path, monkeypatch, way
     assert (ada.path.name, eve.path) == ("ada.ipynb", None)
     assert "cannot be unpacked" in " ".join(eve.remarks)
     read = []
-    take = unzip._Limited.read
-    monkeypatch.setattr(unzip._Limited, "read", lambda *given: read.append(take(*given)) or read[-1])
+    take = unzip._TruncatedStream.read
+    monkeypatch.setattr(unzip._TruncatedStream, "read", lambda *given: read.append(take(*given)) or read[-1])
     unzip.unpack(tmp_path / "in" / "eve.zip", tmp_path / "again")
     assert sum(map(len, read)) <= 700_001
 
@@ -282,7 +282,7 @@ def test_namesakes_in_separate_downloads_stay_separate(tmp_path):
             folder.mkdir(parents=True)
             (folder / "x.ipynb").write_text("{}")
         found, _ = submissions.find(tmp_path / "-".join(numbers), "x", tmp_path / "unpacked")
-        return [(each.student, each.number) for each in grading._as_before(found, rows)]
+        return [(each.student, each.number) for each in entries.with_earlier_names(found, rows)]
 
     rows = {}
     assert download("71") == [("Jane-Doe", "71")]

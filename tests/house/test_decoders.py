@@ -96,12 +96,6 @@ def arrays():
     return Decoder(examples, decode, (LabError,), same_arrays(list(stored.values())))
 
 
-def arrays_without_checksum():
-    """Arrays from ``numpy.savez``: only changed values go unnoticed."""
-    example = bytes_of(lambda path: savez(path, weights=np.arange(12.0), about=np.array("seed=0")))
-    return Decoder((example,), lambda data, folder: load_arrays(written(folder, "a.npz", data)), (LabError,))
-
-
 def rank_files():
     """The checkpoint of one rank."""
     from dgc_lab.distributed.communicators import OneWorker
@@ -163,7 +157,7 @@ def texts():
     return Decoder(examples, decode, (ValueError,))
 
 
-DECODERS = (wire, rows, arrays, arrays_without_checksum, rank_files, server_checkpoints, mnist, texts)
+DECODERS = (wire, rows, arrays, rank_files, server_checkpoints, mnist, texts)
 made = cache(lambda maker: maker())
 
 

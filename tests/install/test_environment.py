@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -138,10 +139,11 @@ def test_errors_name_the_failed_rank(monkeypatch):
     limit = "import os, sys; sys.exit('limit ' + os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
     monkeypatch.setattr(build_horovod, "RANK_PROGRAM", limit)
     with pytest.raises(build_horovod.BuildError, match="rank 0 failed:\nlimit 150"):
-        build_horovod.verify(timeout=120)
+        build_horovod.verify()
     monkeypatch.setattr(build_horovod, "RANK_PROGRAM", "import time; time.sleep(600)")
+    monkeypatch.setattr(build_horovod, "SECONDS_TO_VERIFY", 1)
     with pytest.raises(build_horovod.BuildError, match="rank 0 did not finish its allreduce in 1 s"):
-        build_horovod.verify(timeout=1)
+        build_horovod.verify()
 
 
 @pytest.mark.nightly
@@ -324,6 +326,20 @@ def test_custom_cache_folder_needs_no_home(monkeypatch, tmp_path):
     monkeypatch.delenv("DGC_LAB_DATA", raising=False)
     assert build_horovod.wheel_folder().is_relative_to(tmp_path)
     assert "not downloaded yet" in doctor.mnist_finding().found
+
+
+@pytest.mark.parametrize("location", ["", "~no-such-user/mnist.npz"])
+def test_doctor_reports_mnist_of_a_user_without_home(monkeypatch, location):
+    def unknown_user(user):
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown_user)
+    for name in ("HOME", "KERAS_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DGC_LAB_DATA", location)
+    finding = doctor.mnist_finding()
+    assert (finding.found, finding.needed) == ("unknown", False)
+    assert re.search("home", finding.remedy)
 
 
 V1, DOCKER = "sys/fs/cgroup/cpu,cpuacct", "4:memory:/docker/1\n3:cpu,cpuacct:/docker/1\n0::/"

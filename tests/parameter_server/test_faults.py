@@ -275,7 +275,9 @@ def test_resumed_runs_process_every_batch_once(three, task, tmp_path, mode):
 def test_damaged_checkpoint_is_named(task, tmp_path):
     file = tmp_path / "checkpoint.npz"
     file.write_bytes(b"PK" + bytes(100))
-    with pytest.raises(LabError, match=rf"{file} cannot be read, it is damaged .*Remove it, and the same call resumes"):
+    with pytest.raises(
+        LabError, match=rf"{file} cannot be read, it is damaged .*Remove it, and run the same call again"
+    ):
         restore(file, task, settings("synchronous"), 3)
 
 

@@ -364,6 +364,8 @@ def test_invalid_costs_are_rejected(arguments, message):
         ({"workers": 1025}, r"workers must be a whole number from 1 to 1024, got 1025"),
         ({"gradients": 0}, r"gradients must be a whole number from 1 to 1000000, got 0"),
         ({"seed": -1}, r"seed must be a whole number from 0"),
+        ({"schedule": "asynchronous"}, r"schedule must be an instance of Schedule, got 'asynchronous'"),
+        ({"costs": 0.01}, r"costs must be an instance of StepCosts, got 0.01"),
         ({"schedule": Schedule("backup workers", backup=2)}, r"backup must be below 2, the number of workers, got 2"),
         ({"schedule": Schedule(stragglers=(Straggler(2),))}, r"stragglers must be among workers 0 to 1, got 2"),
     ],
@@ -373,9 +375,16 @@ def test_invalid_simulation_arguments_are_rejected(arguments, message):
         simulate(**{"schedule": Schedule(), "workers": 2, "gradients": 4, "costs": COSTS, **arguments})
 
 
+def test_stragglers_can_come_from_a_generator():
+    schedule = Schedule("asynchronous", stragglers=(Straggler(number) for number in range(2)))
+    assert schedule.stragglers == (Straggler(0), Straggler(1))
+
+
 def test_sweeps_are_checked_before_the_first_run():
     with pytest.raises(ValueError, match=r"workers must be a whole number from 1 to 1024, got 2048"):
         sweep_workers({"synchronous": Schedule()}, COSTS, workers=(1024, 2048), gradients_each=900)
+    with pytest.raises(ValueError, match=r"schedules must be an instance of Schedule, got 'asynchronous'"):
+        sweep_workers({"asynchronous": "asynchronous"}, COSTS)
     with pytest.raises(ValueError, match=r"schedules and workers must not be empty"):
         sweep_workers({}, COSTS)
     with pytest.raises(ValueError, match=r"source must be one of measured, simulated, got 'guessed'"):
@@ -535,3 +544,12 @@ def test_scaling_plot_separates_simulated_and_measured_runs(measured_like):
     assert "asynchronous, simulated: 8 workers" in picture.alt
     with pytest.raises(ValueError, match=r"frame must have at least one row, got none"):
         schedule_pictures.by_workers(simulated.iloc[:0], 1.0)
+    with pytest.raises(ValueError, match=r"lock_seconds must be above 0 and finite, got 0"):
+        schedule_pictures.by_workers(simulated, 0)
+
+
+def test_scaling_plot_draws_any_number_of_schedules():
+    schedules = {f"bound {bound}": Schedule("bounded staleness", bound=bound) for bound in range(10)}
+    table = sweep_workers(schedules, COSTS, workers=(2, 4), gradients_each=5)
+    speeds = schedule_pictures.by_workers(table, lock_seconds=0.002).figure.axes[0]
+    assert len(speeds.lines) == len(schedules) + 1

@@ -194,7 +194,7 @@ def test_death_during_training_is_reported_and_adds_no_row(lab):
     assert 'role="alert"' in lab.message.value
     assert "parameter server 0" in said(lab)
     assert lab.rows == []
-    assert "1 synchronous (broken off)" in lab.curves.alt()
+    assert "1 synchronous (failed)" in lab.curves.alt()
     assert not lab.run_button.disabled
 
 
@@ -253,7 +253,7 @@ def test_bound_and_backup_apply_only_to_their_modes(unstarted):
     unstarted.bound.value = -1
     assert unstarted.settings().schedule.backup == 1, "hidden values must not be checked"
     unstarted.mode.value, unstarted.workers.value, unstarted.backup.value = "backup workers", 4, 3
-    assert unstarted.settings().schedule.gradients_an_update(4) == 1
+    assert unstarted.settings().schedule.gradients_per_update(4) == 1
 
 
 @pytest.mark.parametrize(

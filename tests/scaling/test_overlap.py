@@ -189,6 +189,11 @@ def test_timeline_draws_passes_and_exchanges(measured):
         assert f"{row['plan']}: the backward pass ends after" in picture.alt
 
 
+def test_timeline_needs_distinct_plans():
+    with pytest.raises(ValueError, match="rows must have each plan once, got several of a plan"):
+        step_timelines(overlap_rows())
+
+
 def test_timeline_needs_a_step():
     with pytest.raises(ValueError, match="rows with a step must have at least one"):
         step_timelines([{"plan": "exchange alone", "timeline": {}}])

@@ -60,6 +60,13 @@ def test_invalid_arguments_are_rejected(call, message):
         call()
 
 
+def test_tables_accept_iterators():
+    assert scale_tables.break_even_table(iter([0.25]), iter([2, 4])).loc[0.25].tolist() == [0.5, 1]
+    frame = scale_tables.gains_by_bandwidth({"small": Workload(10**6, 0.1)}, iter([GBIT]), 8, 0.001, Link(GBIT))
+    assert len(frame) == 1
+    assert len(selection_times(1000, iter([0.1]), rounds=3)) == 3
+
+
 def test_alt_texts_state_the_numbers_of_the_rows():
     rows = [
         {

@@ -99,6 +99,12 @@ def test_residual_bars_show_the_step(step, heights, sent):
     assert [text.get_text() for text in bars.texts if text.get_text()] == sent
 
 
+def test_more_elements_than_colours_can_be_drawn():
+    many = {f"element {number}": [3.0] for number in range(len(PALETTE) + 2)}
+    history = pd.DataFrame({"step": [1], "threshold": [2.0], **many, "sent": [", ".join(many)]})
+    assert residual_step(history, 1).alt.count("3, sent") == len(many)
+
+
 def test_residual_alt_text_has_the_facts_of_the_step():
     assert residual_step(MADE, 2).alt == "Step 2 of 3, threshold 2.5. a: 1, waits; b: 1, waits."
     assert residual_step(MADE, 3).alt == "Step 3 of 3, threshold 1.5. a: 1.5, sent; b: 1.25, waits."

@@ -11,16 +11,19 @@ import subprocess
 import sys
 import textwrap
 import time
+import weakref
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from dgc_lab.__main__ import main
-from dgc_lab.common import LabError
+from dgc_lab.cluster import RankFailed
+from dgc_lab.common import LabError, free_memory
+from dgc_lab.distributed import HorovodWorkers
 from dgc_lab.terminal import show
 from dgc_lab.training import published_tables as published
-from dgc_lab.training.distributed_trainer import DistributedConfig
+from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
 from dgc_lab.training.events import Step
 from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 from dgc_lab.training.sweeps import (
@@ -34,6 +37,7 @@ from dgc_lab.training.sweeps import (
     read_rows,
     sweep,
     table,
+    train_each,
 )
 
 SHORT = MaskingConfig(steps=5, batch=16, evaluations=1)
@@ -204,9 +208,34 @@ def test_trainer_must_match_the_sweep_settings(digits, tmp_path):
         sweep(SHORT, [1], tmp_path / "rows.jsonl", trainer=own)
 
 
+def sweep_on_rank():
+    settings = DistributedConfig(steps=2)
+    return list(sweep(settings, [1.0], trainer=DistributedTrainer(settings, HorovodWorkers())))
+
+
+def test_sweep_rejects_a_trainer_of_one_rank(two_ranks):
+    """Only the first rank evaluates, so the others had no row."""
+    with pytest.raises(RankFailed, match="trainer must train all workers in this process: use TrainerOnRanks"):
+        two_ranks.run(sweep_on_rank)
+
+
+def test_only_one_trainer_is_in_memory(digits):
+    made = []
+
+    def trainer_of(settings):
+        free_memory()
+        assert not any(trainer() for trainer in made)
+        trainer = Trainer(settings, digits)
+        made.append(weakref.ref(trainer))
+        return trainer
+
+    rows = rows_of(train_each([(dataclasses.replace(SHORT, seed=seed), 0.1) for seed in (0, 1)], trainer_of, digits))
+    assert [row["seed"] for row in rows] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("ratios", "message"),
-    [([], "at least one"), ([0.1, 2], "got 2"), ([0.1, 0.1], "0.1 more than once"), (["a"], "numbers"), (3, "numbers")],
+    [([], "at least one"), ([0.1, 2], "got 2"), ([0.1, 0.1], "0.1 more than once"), (["a"], "a number"), (3, "a list")],
 )
 def test_invalid_ratios_are_rejected_immediately(digits, ratios, message, tmp_path):
     with pytest.raises(ValueError, match=message):
@@ -217,7 +246,7 @@ def test_invalid_ratios_are_rejected_immediately(digits, ratios, message, tmp_pa
 def test_ratios_are_parsed_from_text():
     assert parse_ratios("1, 10%;1% .001 0") == [1, 0.1, 0.01, 0.001, 0]
     assert parse_ratios("0.1%, 0.9%, 5%") == [0.001, 0.009, 0.05]
-    assert checked_ratios((1, "0.5")) == [1, 0.5]
+    assert checked_ratios(iter((1, 0.5))) == [1, 0.5]
     for text in ("", "a", "1,2", "0.1 10%", "%", "nan", "-0.1"):
         with pytest.raises(ValueError, match="ratios must"):
             parse_ratios(text)

@@ -23,6 +23,13 @@ def test_saved_predictions_cannot_be_changed():
     assert "furthest off for b" in guess.message.value
 
 
+def test_exact_predictions_are_praised():
+    guess = Prediction("How accurate?", of=iter(["a", "b"]))
+    guess.keep()
+    guess.confront({"a": 0.5, "b": math.nan})
+    assert "Your prediction was right." in guess.message.value
+
+
 def test_only_the_result_is_shown_without_a_prediction():
     table = Prediction("How accurate?", of=["a"], form=".0%").confront({"a": 0.9})
     assert table.to_dict() == {"observed": {"a": "90%"}}
@@ -31,8 +38,8 @@ def test_only_the_result_is_shown_without_a_prediction():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"of": ()}, r"of must have at least one name, and each name only once, got \(\)"),
-        ({"of": ("a", "a")}, r"each name only once, got \('a', 'a'\)"),
+        ({"of": ()}, r"of must have at least one name, and each name only once, got \[\]"),
+        ({"of": ("a", "a")}, r"each name only once, got \['a', 'a'\]"),
         ({"of": ("a",), "least": 1, "most": 1}, r"least must be below most, got 1 and 1"),
         ({"of": ("a",), "form": "+.2f"}, r"form must be a number format such as .2f, .* got '\+\.2f'"),
         ({"of": ("a",), "form": ">8.2f"}, r"form must be .* got '>8\.2f'"),

@@ -24,7 +24,7 @@ def draw():
     global drawn
     while True:
         drawn += 1
-        panel._show_image(bytes(100_000 + drawn), "a picture")
+        panel._show_panels([bytes(100_000 + drawn)], "a picture")
         panel._say(f"picture {drawn}")
         time.sleep(0.01)
 

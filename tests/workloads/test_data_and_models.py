@@ -190,5 +190,8 @@ def test_evaluator_rejects_mismatched_inputs_and_targets():
         cross_entropy(tf.zeros([4]), tf.zeros([4, 2]))
 
 
-def test_vocabulary_accepts_a_list():
-    assert len(Vocabulary(["[UNK]", "[MASK]", "a"])) == 3
+@pytest.mark.parametrize("kind", [list, iter])
+def test_vocabulary_accepts_any_iterable(kind):
+    vocabulary = Vocabulary(kind(["[UNK]", "[MASK]", "a"]))
+    assert hash(vocabulary) == hash(Vocabulary(("[UNK]", "[MASK]", "a")))
+    assert vocabulary.decode([2]) == "a"

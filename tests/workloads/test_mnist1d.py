@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from dgc_lab.common import save_arrays
 from dgc_lab.workloads import DataError, load, mnist1d
 
 
@@ -53,7 +54,7 @@ def test_generation_repeats_and_keeps_numpys_random_state(small):
 def test_damaged_cache_is_replaced(small, damage):
     first = mnist1d.mnist1d()
     if damage is None:  # another size
-        np.savez(small, **dict.fromkeys(mnist1d.ARRAYS, np.zeros(3)))
+        save_arrays(small, **dict.fromkeys(mnist1d.ARRAYS, np.zeros(3)))
     else:
         small.write_bytes(damage)
     assert mnist1d.mnist1d().fingerprint() == first.fingerprint()

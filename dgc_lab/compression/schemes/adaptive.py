@@ -16,7 +16,8 @@ from dgc_lab.compression.selection import as_sent
 from dgc_lab.compression.thresholding import checked_ratio
 from dgc_lab.compression.wrappers import checked, with_error_feedback
 
-FIRST, LEAST, CHANGE = 0.1, 0.001, 1.1  # of a ratio that adapts
+# First and smallest value of an adaptive ratio, and the factor by which it changes.
+FIRST, LEAST, CHANGE = 0.1, 0.001, 1.1
 
 
 def adaptive(make: Callable[..., Scheme], keep: float = 0.5) -> Scheme:

@@ -125,7 +125,9 @@ def fitted_threshold(magnitudes: tf.Tensor, ratio: tf.Tensor, stages: int) -> tf
         excess = tf.reduce_sum(tf.where(above, magnitudes - limit, 0.0))
         limit -= tf.math.divide_no_nan(excess, tf.math.count_nonzero(above, dtype=tf.float32)) * tf.math.log(share)
     limit = tf.minimum(limit, tf.reduce_max(magnitudes))
-    return tf.where(ratio > 0, tf.maximum(limit, SMALLEST_NORMAL), float("inf"))  # zeros are never sent
+    # Zeros are never sent.
+    limit = tf.where(limit > SMALLEST_NORMAL, limit, SMALLEST_NORMAL)  # also replaces NaN, unlike tf.maximum
+    return tf.where(ratio > 0, limit, float("inf"))
 
 
 def send_above(gradient: tf.Tensor, limits: tf.Tensor, context, ratio=None):

@@ -35,7 +35,7 @@ def named(make):
             if key in LIMITS and not (tf.is_tensor(value) or isinstance(value, tf.Variable)):
                 check_number(key, value, LIMITS[key])
         given = {key: value for key, value in bound.arguments.items() if value is not None}
-        told = [f"{key}={value}" if isinstance(value, numbers.Real) else key for key, value in given.items()]
-        return dataclasses.replace(make(*args, **kwargs), name=f"{make.__name__}:{','.join(told)}".rstrip(":"))
+        parameters = [f"{key}={value}" if isinstance(value, numbers.Real) else key for key, value in given.items()]
+        return dataclasses.replace(make(*args, **kwargs), name=f"{make.__name__}:{','.join(parameters)}".rstrip(":"))
 
     return with_name

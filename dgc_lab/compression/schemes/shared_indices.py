@@ -11,7 +11,7 @@ from dgc_lab.compression.elements import pack_bits, unpacked
 from dgc_lab.compression.scheme import AllGather, AllReduceMean, Scheme, SparseVector
 from dgc_lab.compression.schemes.naming import named
 from dgc_lab.compression.schemes.quantized import from_integers, to_integers
-from dgc_lab.compression.segment_search import elements_to_keep
+from dgc_lab.compression.segment_search import largest_elements
 from dgc_lab.compression.selection import Rule, select
 from dgc_lab.compression.thresholding import checked_ratio
 from dgc_lab.compression.wrappers import with_error_feedback
@@ -133,8 +133,3 @@ def cocktail_entries(drawn, mask, packed, scales):
     """Return the positions and values of a message of `cocktail`."""
     indices = tf.gather(drawn, tf.where(unpacked(mask, 1)[: tf.size(drawn)])[:, 0])
     return indices, from_integers(packed, scales, 4, SCALE_BLOCK, tf.size(indices))
-
-
-def largest_elements(x: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
-    """Return the positions of the k = ceil(ratio n) largest of n elements, int32 (k,), ascending."""
-    return tf.sort(tf.math.top_k(x, elements_to_keep(ratio, tf.size(x)), sorted=False).indices)

@@ -13,7 +13,7 @@ from dgc_lab.compression.dgc_scheme import scheme_of
 from dgc_lab.compression.elements import in_blocks, mean_of
 from dgc_lab.compression.scheme import AllGather, Scheme, SparseMean, SparseVector
 from dgc_lab.compression.schemes.naming import named
-from dgc_lab.compression.segment_search import elements_to_keep
+from dgc_lab.compression.segment_search import largest_elements
 from dgc_lab.compression.selection import Rule, select
 from dgc_lab.compression.thresholding import checked_ratio
 from dgc_lab.compression.wrappers import with_error_feedback
@@ -92,8 +92,7 @@ def blocks(ratio: float = 0.01, size: int = 256):
 
     def step(gradient, state, context):
         rows = in_blocks(gradient, min(size, max(gradient.shape[0], 1)))
-        count = elements_to_keep(checked_ratio(ratio), rows.shape[0])
-        chosen = tf.sort(tf.math.top_k(tf.norm(rows, axis=1), count, sorted=False).indices)
+        chosen = largest_elements(tf.norm(rows, axis=1), checked_ratio(ratio))
         message = (chosen, tf.gather(rows, chosen))
         everyone = yield AllGather(message)
         spread = [tf.scatter_nd(numbers[:, None], values, rows.shape) for numbers, values in (*everyone, message)]
