@@ -114,7 +114,7 @@ def test_each_student_gets_the_marks_due(graded, student, score):
         ("pdf", "not a notebook"),
         ("other_exercise", "is it from another exercise?"),
         ("essay", "no notebook (.ipynb)"),
-        ("odd", "not a notebook"),
+        ("odd", "no answer of 04_masking"),
     ],
 )
 def test_ungradable_submission_is_reported_and_delays_nobody(graded, student, words):

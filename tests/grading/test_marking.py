@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 from dgc_lab.cluster.private_network import working_prefix
+from dgc_lab.common import LabError
 from dgc_lab_grading.marking import answers, cgroup, reading, repair, sandbox, supervision, system_calls
+from instructor import EXERCISES
 from kernels import until
 
 TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
@@ -309,6 +311,16 @@ def test_answers_are_identified_without_metadata():
         "metadata lost: 2 cells were identified by their first lines or names",
         "cells deleted by the student and restored: three",
     ]
+
+
+def test_a_notebook_of_another_exercise_has_no_answer():
+    """Its explanation begins like all others, and its setup has the same id."""
+    named = {
+        name: nbformat.read(EXERCISES / "source" / name / f"{name}.ipynb", 4)
+        for name in ("04_masking", "05_accumulation")
+    }
+    with pytest.raises(LabError, match="no answer of 04_masking: is it from another exercise"):
+        repair.repair(named["05_accumulation"].cells, named["04_masking"], "04_masking")
 
 
 def test_malformed_metadata_does_no_harm(tmp_path):

@@ -334,7 +334,7 @@ def test_solutions_are_complete_and_have_no_hidden_tests(tmp_path, course):
     nbformat.validate(notebook)
     text = "\n".join(cell.source for cell in notebook.cells)
     assert not re.search("HIDDEN|SOLUTION|# your answer", text)
-    assert "# The largest come first. Their squares add up" in text, "solutions explain themselves"
+    assert "# The largest come first. Squares add up" in text, "solutions explain themselves"
     source = sources.notebook(EXERCISES / "source", FIRST)
     hidden = source.cells[index(source, "marks-split")].source.split("### BEGIN HIDDEN TESTS")[1]
     assert not [line for line in hidden.split("\n") if len(line) > 30 and line in text]

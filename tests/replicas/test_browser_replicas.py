@@ -59,7 +59,7 @@ def test_controls_change_the_replica_values(page):
     fill(page, {"Before": "10"})
     wait_for(page, r"Copies before: 10, 10, 10, 10. Copies after: 7\.5, 7\.5, 7\.5, 7\.5")
     fill(page, {"Replica 3": "8"})
-    wait_for(page, r"gave 1, 2, 3, 8\. .* Copies after: 6\.5")
+    wait_for(page, r"assigned 1, 2, 3, 8\. .* Copies after: 6\.5")
     widget(page).screenshot(path=ROOT / "artefacts" / "replica_explorer.png")
 
 
@@ -68,11 +68,11 @@ def test_slider_shows_a_field_per_replica(page):
     widget(page).locator(".noUi-handle").first.focus()
     for _ in range(6):
         page.keyboard.press("ArrowRight")
-    wait_for(page, "gave 1, 2, 3, 8, 5, 6, 7, 8")
+    wait_for(page, "assigned 1, 2, 3, 8, 5, 6, 7, 8")
     assert fields(page) == [f"Replica {place}" for place in range(8)]
     for _ in range(6):
         page.keyboard.press("ArrowLeft")
-    wait_for(page, r"gave 1, 2\. .* Copies after: 8\.5, 8\.5")
+    wait_for(page, r"assigned 1, 2\. .* Copies after: 8\.5, 8\.5")
     assert fields(page) == ["Replica 0", "Replica 1"]
 
 
