@@ -89,7 +89,7 @@ class Waits:
     def __init__(self, names: Sequence[str], read_log: Callable[[], str], lost: Callable[[], list[str]]):
         self.names, self._read_log, self._lost = names, read_log, lost
         self._looked = self._reported = 0.0
-        self._said = set()
+        self._said, self._running = set(), set(names)
         self.skip()
 
     def skip(self) -> None:
@@ -108,6 +108,9 @@ class Waits:
             self._missing, self._reported = report, now
         elif now > self._reported + SECONDS_TO_EXPIRE:
             self._missing = {}
+        # A rank may have returned after the report, from this very collective. If others wait for it, a report follows.
+        ended, self._running = self._running - set(running), set(running)
+        self._missing = {name: ranks for name, ranks in self._missing.items() if not ended & set(ranks)}
         waits = described(self._missing, self.names, running)
         returned = [name for name in self.names if name not in running]
         self._returned_since = (self._returned_since or now) if returned else None

@@ -217,3 +217,16 @@ def test_reports_of_several_collectives_are_read():
     assert stalls.last_report(log) == {"b": ["rank 0"], "c": ["rank 0"], "d": ["rank 1"]}
     assert stalls.last_report(log + "\nMissing ranks:\n1: [e]") == {"e": ["rank 1"]}
     assert stalls.last_report("no report") is None
+
+
+def test_a_report_from_before_a_rank_returned_is_dropped(monkeypatch, capsys):
+    """The rank may have returned from the very collective that it was late for."""
+    monkeypatch.setattr(stalls, "SECONDS_BETWEEN_LOOKS", 0)
+    report = "Missing ranks:\n0: [mean]\n"
+    logs = ["", report, "", report]
+    waits = stalls.Waits(["rank 0", "rank 1"], lambda: logs.pop(0), list)
+    said = []
+    for running in (["rank 0", "rank 1"], ["rank 1"], ["rank 1"]):
+        waits.look(running)
+        said.append(capsys.readouterr().out.strip())
+    assert said == ["rank 1 waits for rank 0 in mean", "", "rank 0 has returned, but rank 1 still waits for it in mean"]

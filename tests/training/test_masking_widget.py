@@ -157,13 +157,13 @@ def test_repeated_settings_are_reported_and_clear_retrains(lab):
     assert lab.rows[0]["accuracy"] == first["accuracy"]
 
 
-@pytest.mark.nightly_except("ratios--at least one number")
+@pytest.mark.nightly_except("ratios--at least one element")
 @pytest.mark.parametrize(
     ("control", "value", "message"),
     [
         ("ratios", "1, 2", "ratios must be in [0, 1], got 2.0"),
         ("ratios", "many", "got &#x27;many&#x27;"),
-        ("ratios", "", "at least one number"),
+        ("ratios", "", "at least one element"),
         ("steps", 0, "steps must be a whole number of at least 1, got 0"),
         ("batch", -1, "batch must be"),
         ("learning_rate", -0.1, "learning_rate must be above 0"),
