@@ -167,8 +167,8 @@ def jupyterlab_on(files, folder, settings):
 
 @contextlib.contextmanager
 def opened_notebook(address, name):
-    """Open a notebook in a new browser and wait for its kernel."""
-    with opened(f"{address}/lab/tree/{name}?token={TOKEN}") as page:
+    """Open a notebook in a new browser and wait for its kernel; in its own workspace, no other notebook is open."""
+    with opened(f"{address}/lab/workspaces/{name.partition('.')[0]}/tree/{name}?token={TOKEN}") as page:
         page.locator(".jp-Notebook").wait_for(timeout=180_000)
         page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=180_000)
         yield page

@@ -197,7 +197,7 @@ REDUCE_LATE = """
 import time
 import horovod.tensorflow as hvd, tensorflow as tf
 hvd.init()
-time.sleep(18 * hvd.rank())
+time.sleep(30 * hvd.rank())
 print("sum", float(hvd.allreduce(tf.constant(1.0), op=hvd.Sum)))
 """
 
