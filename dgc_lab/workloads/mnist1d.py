@@ -70,6 +70,7 @@ def generate(file: Path) -> dict:
     arrays = {**signals, **labels}
     with at_file(file):
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Processes would share the unfinished file of `save_arrays`, so each has a folder of its own.
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
             unfinished = Path(scratch, file.name)
             save_arrays(unfinished, **arrays)

@@ -115,6 +115,13 @@ def paragraphs(text: str) -> list[str]:
     return [paragraph for paragraph in stripped if paragraph]
 
 
+def hold_out(every: list[str]) -> tuple[list[str], list[str]]:
+    """Return the paragraphs to train on, and a tenth of them, chosen at random, to test on."""
+    out = np.random.default_rng(0).random(len(every)) < HELD_OUT
+    train, test = ([p for p, is_out in zip(every, out, strict=True) if is_out == wanted] for wanted in (False, True))
+    return train, test
+
+
 def corpus() -> Corpus:
     """Return Python's language reference as sequences of 16 words, with a tenth of its paragraphs held out.
 
@@ -128,9 +135,7 @@ def corpus() -> Corpus:
         >>> words.train.shape[1], len(words.train) > 5 * len(words.test)
         (16, True)
     """
-    every = paragraphs(reference_text())
-    out = np.random.default_rng(0).random(len(every)) < HELD_OUT
-    parts = ["\n\n".join(p for p, is_out in zip(every, out, strict=True) if is_out == wanted) for wanted in (0, 1)]
+    parts = ["\n\n".join(part) for part in hold_out(paragraphs(reference_text()))]
     vocabulary = Vocabulary.of(parts[0])
     numbers = [vocabulary.encode(part) for part in parts]
     return Corpus(vocabulary, *(part[: len(part) // LENGTH * LENGTH].reshape(-1, LENGTH) for part in numbers))

@@ -98,16 +98,16 @@ def _names(cells, release, known, lines) -> tuple[list[str | None], int]:
 
     The first line of another exercise's cell identifies nothing: all explanations begin alike.
     """
-    names = []
+    ids = []
     for cell in cells:
         grading = cell.metadata.get("nbgrader") if isinstance(cell.metadata, dict) else None
-        names.append(grading.get("grade_id") if isinstance(grading, dict) else None)
-    foreign = [isinstance(name, str) and name not in known for name in names]
-    names = [name if isinstance(name, str) and name in known else None for name in names]
+        grade_id = grading.get("grade_id") if isinstance(grading, dict) else None
+        ids.append(grade_id if isinstance(grade_id, str) else None)
+    names = [grade_id if grade_id in known else None for grade_id in ids]
     had = sum(name is not None for name in names)
     lines = {line: name for line, name in lines.items() if name not in names}
     for place, cell in enumerate(cells):
-        if names[place] is None and not foreign[place] and cell.source.strip():
+        if ids[place] is None and cell.source.strip():
             names[place] = lines.get(first_line(cell))
     answered = {name for name, cell in zip(names, cells, strict=True) if STUB not in cell.source}
     defined = {}  # by answers that are missing, or still untouched: the student's may be in another cell

@@ -51,9 +51,10 @@ def test_run_all_produces_every_output(page):
     assert errors_of_all_cells(page) == []
     default_sweep(page)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]
-    # A widget's first picture describes all of its panels.
+    # A widget's first picture describes all of its panels; the others say so with an empty text.
     pictures = page.locator(".jp-OutputArea-output img:first-of-type")
     assert all(pictures.nth(place).get_attribute("alt") for place in range(pictures.count()))
+    assert page.locator(".jp-OutputArea-output img:not([alt])").count() == 0
     screenshot(page, "lesson4_run_all")
     widget(page).screenshot(path=ROOT / "artefacts" / "widget.png")
 

@@ -24,7 +24,7 @@ from dgc_lab.workloads.bert import small_bert
 from dgc_lab.workloads.masked_words import mask_words, masked_batches, most_frequent
 from dgc_lab.workloads.models import digits_cnn
 from dgc_lab.workloads.resnet import resnet20
-from dgc_lab.workloads.text import Vocabulary, corpus, paragraphs, reference_text, tokens
+from dgc_lab.workloads.text import Vocabulary, corpus, hold_out, paragraphs, reference_text, tokens
 
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -60,6 +60,11 @@ def test_vocabulary_holds_frequent_training_words(words):
 
 
 def test_held_out_paragraphs_are_not_in_the_training_set(words):
+    every = paragraphs(reference_text())
+    train, test = hold_out(every)
+    assert len(test) > 5
+    assert not set(train) & set(test)
+    assert sorted(train + test) == sorted(every)
     known = {tuple(sequence) for sequence in words.train}
     assert np.mean([tuple(sequence) in known for sequence in words.test]) < 0.02, "few paragraphs share a sentence"
     assert 0 in words.test, "words that occur only in held-out paragraphs must be unknown"
