@@ -28,7 +28,8 @@ ON_TOP = {
     "my-threshold": "import nowhere\n",
     "share-sent": "!pip install seaborn\n%pip install seaborn\n",
 }
-# A widget that captures output, and messages that no notebook can hold.
+# A widget that captures output, and messages that no notebook can hold. The character is in one string with its words:
+# IPython may send two outputs for what two writes print.
 FRONT_END = """import json, ipywidgets
 out = ipywidgets.Output()
 display(out)
@@ -42,7 +43,7 @@ kernel.session.pack = lambda content: json.dumps(content, default=str).encode()
 def publish(kind, content):
     kernel.session.send(kernel.iopub_socket, kind, content, parent=kernel.get_parent())
 half = "\\udcff"
-print("half a character:", half)
+print(f"half a character: {half}")
 publish("display_data", {"data": {"text/plain": 7, "text/html": ["\\ud800"]}, "metadata": half})
 publish("display_data", {"data": "x", "metadata": {}, "transient": {"display_id": "x"}})
 publish("stream", {"name": "stdout", "text": {"a": [None]}})
