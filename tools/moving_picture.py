@@ -113,8 +113,8 @@ def picture() -> str:
     }
     words = (
         f"These runs were recorded, not computed in your browser: {settings['workers']} simulated workers, "
-        f"data set {settings['dataset']}, {settings['steps']} steps, one line for each of the seeds "
-        f"{', '.join(map(str, record['seeds']))}. "
+        f"data set {settings['dataset']}, {settings['steps']} steps, learning rate {settings['learning_rate']}, "
+        f"one line for each of the seeds {', '.join(map(str, record['seeds']))}. "
         f"To repeat them, run <code>{record['command']}</code>."
     )
     columns = {"bytes": "bytes per step and worker", **{method: f"accuracy, {method}" for method in METHODS}}

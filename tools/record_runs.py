@@ -1,8 +1,9 @@
-"""Record the runs shown on the site's first page: ``python tools/record_runs.py``, ten minutes on two cores.
+"""Record the runs shown on the site's first page: ``python tools/record_runs.py``, a quarter of an hour.
 
 Four simulated workers train on MNIST-1D at each of the twelve published ratios, with masking and with complete DGC,
 from three seeds. Both methods compress every tensor, including small ones and vectors, so that they differ in nothing
-else. The results are stored in results/recorded_runs.json.
+else. They share a learning rate: with 1 %, of 0.1, 0.2 and 0.4 it is the best for masking and for DGC. The results
+are stored in results/recorded_runs.json.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dgc_lab.workloads import load
 FILE = Path(__file__).resolve().parent.parent / "results" / "recorded_runs.json"
 SEEDS = (0, 1, 2)
 EVERY = 50  # steps per point of the loss curve, which is their mean
-TASK = {"dataset": "mnist1d", "workers": 4, "batch": 32, "steps": 1500, "learning_rate": 0.1, "schedule": "cosine"}
+TASK = {"dataset": "mnist1d", "workers": 4, "batch": 32, "steps": 1500, "learning_rate": 0.2, "schedule": "cosine"}
 COMMON = DistributedConfig(**TASK, rule="exact", evaluations=15, dense_vectors=False, dense_below=0)
 METHODS = {"masking": dataclasses.replace(COMMON, **MASKING), "complete DGC": COMMON}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dgc_lab.workloads.dataset import Dataset
 
-COLUMNS = ["learning rate", "accuracy", "min", "max", "seeds", "kB per step", "ms per step"]
+COLUMNS = ["learning rate", "accuracy", "min", "max", "seeds", "kB per step"]
 VARIED = ("learning_rate", "seed")  # the settings in which runs of a method differ
 
 
@@ -91,13 +91,12 @@ def search_table(study: Study, rows: list[dict]) -> pd.DataFrame:
 
 
 def study_table(study: Study, rows: list[dict]) -> pd.DataFrame:
-    """Return a row for each method, most bytes first: its rate, accuracy over the seeds, kB and ms per step.
+    """Return a row for each method, most bytes first: its rate, accuracy over the seeds, and kB per step.
 
     ``rows`` may include rows of other studies.
 
     Columns: ``learning rate``; ``accuracy``, the mean over the seeds, with their ``min`` and ``max``; ``seeds``, their
-    number; ``kB per step``, a worker's payload averaged over the whole run, including the warm-up; and ``ms per step``
-    of the fastest run, which other load on the machine slowed down least.
+    number; and ``kB per step``, a worker's payload averaged over the whole run, including the warm-up.
 
     Example:
         >>> study = Study({"dense": {}}, {"steps": 100}, rates=(0.1,), seeds=(0, 1))
@@ -116,7 +115,6 @@ def study_table(study: Study, rows: list[dict]) -> pd.DataFrame:
             "max": max(accuracies),
             "seeds": len(own),
             "kB per step": sum(row["bytes per step"] for row in own) / len(own) / 1000,
-            "ms per step": min(1000 * row["seconds"] / row["steps"] for row in own),
         }
     frame = pd.DataFrame.from_dict(table, orient="index", columns=COLUMNS)
     return frame.sort_values("kB per step", ascending=False, kind="stable")
