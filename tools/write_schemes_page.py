@@ -139,7 +139,7 @@ def results(name: str) -> str:
     ]
     head = ["scheme", "rate", "accuracy", "min", "max", "kB per step"]
     rows = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    for scheme, rate, mean, low, high, _, size, _ in table.itertuples():
+    for scheme, rate, mean, low, high, _, size in table.itertuples():
         figures = f"{rate:g} | {mean:.3f} | {low:.3f} | {high:.3f} | {size:,.1f}"
         rows.append(f"| `{scheme}` | {figures} |")
     return "\n\n".join([*lines, "\n".join(rows)])

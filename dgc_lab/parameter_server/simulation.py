@@ -57,35 +57,42 @@ class StepCosts:
             object.__setattr__(self, name, tuple(float(check_number(name, value, allowed)) for value in values))
 
     @classmethod
-    def measured(cls, records: list[GradientEvent]) -> StepCosts:
-        """Derive the costs from a real run without stragglers.
+    def measured(cls, *runs: list[GradientEvent]) -> StepCosts:
+        """Derive the costs from the records of one or more real runs, without those of workers that were slowed down.
 
         Times under the lock come only from reads and submissions during which no other worker finished one.
         Asynchronous runs have the most of these uncontended reads and submissions. The others may include waiting,
         which the simulation adds by itself.
 
         Raises:
-            ValueError: there are no records, no worker has two gradients, or such reads or submissions are missing.
+            ValueError: there is no run, or one has no records, no worker with two gradients, or no such reads or
+                submissions.
 
         Example:
             >>> run = [GradientEvent(0, n, 5 * n, 5 * n + 1, 5 * n + 3, 5 * n + 4, n, n, 2.3) for n in range(3)]
             >>> StepCosts.measured(run)  # doctest: +ELLIPSIS
             StepCosts(computing=(2.0, 2.0, 2.0), reading=(1.0, 1.0, 1.0), applying=(1.0, 1.0, 1.0), dispatch=(1.0, 1.0))
         """
-        frame = table_of(records)
-        ends = np.sort(np.concatenate([frame["read"], frame["done"]]))
-        reading = _uncontended(frame["began"], frame["read"], ends)
-        applying = _uncontended(frame["computed"], frame["done"], ends)
-        if not len(reading) or not len(applying):
-            raise ValueError(
-                "records must have reads and submissions during which no other worker finished one, got "
-                f"{len(reading)} and {len(applying)} of {len(records)}; measure an asynchronous run of few workers"
-            )
-        frame = frame.sort_values("began", kind="stable")
-        gaps = (frame["began"] - frame.groupby("worker")["done"].shift()).dropna().clip(lower=0)
-        if not len(gaps):
-            raise ValueError(f"records must have two gradients of one worker, got {len(records)}, one per worker")
-        return cls([record.computed - record.read for record in records], reading, applying, gaps)
+        costs = [_costs(records) for records in check_some("runs", runs)]
+        return cls(*(np.concatenate(each) for each in zip(*costs, strict=True)))
+
+
+def _costs(records: list[GradientEvent]) -> tuple:
+    """Return the values of a run for the fields of `StepCosts`."""
+    frame = table_of(records)
+    ends = np.sort(np.concatenate([frame["read"], frame["done"]]))
+    reading = _uncontended(frame["began"], frame["read"], ends)
+    applying = _uncontended(frame["computed"], frame["done"], ends)
+    if not len(reading) or not len(applying):
+        raise ValueError(
+            "records must have reads and submissions during which no other worker finished one, got "
+            f"{len(reading)} and {len(applying)} of {len(records)}; measure an asynchronous run of few workers"
+        )
+    frame = frame.sort_values("began", kind="stable")
+    gaps = (frame["began"] - frame.groupby("worker")["done"].shift()).dropna().clip(lower=0)
+    if not len(gaps):
+        raise ValueError(f"records must have two gradients of one worker, got {len(records)}, one per worker")
+    return frame["computed"] - frame["read"], reading, applying, gaps
 
 
 def _uncontended(starts: pd.Series, stops: pd.Series, ends) -> pd.Series:

@@ -125,6 +125,7 @@ def test_momentum_follows_the_exchange_unless_built_in():
         ("qsgd:levels=4,levels=2", "levels of qsgd must be given once, got 'levels=4,levels=2'"),
         ("qsgd:after=0", "steps must be a whole number of at least 1, got 0"),
         ("dgc:after=5", "scheme must have no momentum, which the dense steps would skip, got the scheme dgc:"),
+        ("dense:every=2,outer_rate=inf", "outer_rate must be above 0, got inf"),
         ("dense:since=3,every=1", "every must be a whole number of at least 2, got 1"),
         ("sign:x=1", "parameters of sign must be one of after, every, since, outer_rate, got 'x'"),
     ],

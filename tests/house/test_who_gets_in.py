@@ -73,7 +73,8 @@ class Running:
         found = []
         for process in self.family():
             with contextlib.suppress(psutil.Error):  # the process has exited
-                found += [process] if "ipykernel" in " ".join(process.cmdline()) else []
+                command = " ".join(process.cmdline())
+                found += [process] if "ipykernel" in command or "marking.kernel" in command else []
         return found
 
     def places(self):
@@ -92,7 +93,7 @@ def ask(address, path, body=None):
 
 def make_lab(port):
     """Return the ``make lab`` command with this Python, its own port, a token, and no browser."""
-    said = subprocess.check_output(["make", "-n", "lab", "GPU=0"], cwd=ROOT, text=True)
+    said = subprocess.check_output(["make", "-n", "lab", "GPU=0"], cwd=ROOT, text=True).replace("\\\n", "")
     [line] = [line for line in said.splitlines() if "jupyter lab " in line]
     _, _, *options, _ = shlex.split(line)
     own = [f"--ServerApp.port={port}", "--no-browser", f"--IdentityProvider.token={TOKEN}", "--allow-root"]

@@ -275,15 +275,15 @@ def test_gan_trains_synchronously_and_asynchronously(servers):
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_simulation_is_within_a_factor_of_two(servers, mode):
     trained(servers, "asynchronous")  # the first run on a cluster also connects
-    calibration, _, _ = trained(servers, "asynchronous", gradients=200)
-    costs = StepCosts.measured(calibration)
     slow = (Straggler(1, delay=0.03),)
+    equal, _, _ = trained(servers, "asynchronous", gradients=100)
+    uneven, _, _ = trained(servers, "asynchronous", stragglers=slow, gradients=100)
+    costs = StepCosts.measured(equal, [record for record in uneven if record.worker == 0])
     measured, _, _ = trained(servers, mode, stragglers=slow, gradients=120)
     schedule = Schedule(mode, stragglers=slow)
     table = summary({"measured": measured, "simulated": simulate(schedule, 2, 120, costs)}, SETTINGS.batch)
     ratio = table.loc["simulated", "gradients/s"] / table.loc["measured", "gradients/s"]
-    # The range given in lesson 3. Costs were measured with two workers computing; while one sleeps, the other is
-    # faster.
+    # The range given in lesson 3. On few cores, a worker is faster while the other one sleeps.
     assert 0.5 < ratio < 2, table
     assert abs(table["mean staleness"].diff().iloc[-1]) < 0.5, table
 

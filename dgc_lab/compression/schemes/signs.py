@@ -87,13 +87,13 @@ def signum(momentum: float = 0.9):
 def one_bit():
     """Return a scheme that sends 1 bit per element and the mean of each sign's elements, with error feedback.
 
-    sent = mean of the elements of the same sign, of x = g + e; e' = x - sent. It uses an allgather of 1 bit per
-    element.
+    sent = mean of the elements of the same sign, of x = g + e, where 0 counts as positive; e' = x - sent. It uses an
+    allgather of 1 bit per element.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
-        >>> sent_alone(one_bit(), [1.0, 3.0, -1.0]).numpy().tolist()
-        [2.0, 2.0, -1.0]
+        >>> sent_alone(one_bit(), [0.0, 3.0, -1.0]).numpy().tolist()
+        [1.5, 1.5, -1.0]
 
     References:
         Seide et al. 2014, "1-Bit Stochastic Gradient Descent", with one pair of values per tensor instead of per
