@@ -114,7 +114,7 @@ def picture() -> str:
     words = (
         f"These runs were recorded, not computed in your browser: {settings['workers']} simulated workers, "
         f"data set {settings['dataset']}, {settings['steps']} steps, the better of the learning rates "
-        f"{' and '.join(map(str, record['learning_rates']))} for each method and ratio, "
+        f"{' and '.join(map(str, record['learning_rates']))} for each method and ratio, as found with another seed, "
         f"one line for each of the seeds {', '.join(map(str, record['seeds']))}. "
         f"To repeat them, run <code>{record['command']}</code>."
     )

@@ -200,7 +200,7 @@ class Scheme:
             check_flag(name, getattr(self, name))
         for name, least in {"every": 1, "since": 0, "dense_steps": 0}.items():
             check_whole(name, getattr(self, name), least)
-        check_number("outer_rate", self.outer_rate, "above 0", finite=True)
+        check_number("outer_rate", self.outer_rate, "above 0 and finite")
 
     @property
     def label(self) -> str:

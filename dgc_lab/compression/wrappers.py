@@ -179,10 +179,7 @@ def local_sgd(scheme: Scheme, every: int = 8, since: int = 0, outer_rate: float 
     """
     check_instance("scheme", scheme, Scheme)
     check_whole("every", every, 2)
-    check_whole("since", since, 0)
-    check_number("outer_rate", outer_rate, "above 0", finite=True)
+    scheme = replace(scheme, every=every, since=since, outer_rate=outer_rate)
     when = f"every {every} steps" + (f" from step {since} on" if since else "")
     when += f", outer rate {outer_rate:g}" if outer_rate != 1 else ""
-    return replace(
-        scheme, name=scheme.name and f"{scheme.name}, {when}", every=every, since=since, outer_rate=outer_rate
-    )
+    return replace(scheme, name=scheme.name and f"{scheme.name}, {when}")

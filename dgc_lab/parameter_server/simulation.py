@@ -57,8 +57,8 @@ class StepCosts:
             object.__setattr__(self, name, tuple(float(check_number(name, value, allowed)) for value in values))
 
     @classmethod
-    def measured(cls, *runs: list[GradientEvent]) -> StepCosts:
-        """Derive the costs from the records of one or more real runs, without those of workers that were slowed down.
+    def measured(cls, *runs: list[GradientEvent], slowed: Iterable[int] = ()) -> StepCosts:
+        """Derive the costs from the records of one or more real runs, except those of workers that were ``slowed``.
 
         Times under the lock come only from reads and submissions during which no other worker finished one.
         Asynchronous runs have the most of these uncontended reads and submissions. The others may include waiting,
@@ -73,26 +73,27 @@ class StepCosts:
             >>> StepCosts.measured(run)  # doctest: +ELLIPSIS
             StepCosts(computing=(2.0, 2.0, 2.0), reading=(1.0, 1.0, 1.0), applying=(1.0, 1.0, 1.0), dispatch=(1.0, 1.0))
         """
-        costs = [_costs(records) for records in check_some("runs", runs)]
-        return cls(*(np.concatenate(each) for each in zip(*costs, strict=True)))
+        slowed = set(slowed)
+        costs = [_costs(records, slowed) for records in check_some("runs", runs)]
+        return cls(**{name: np.concatenate([run[name] for run in costs]) for name in costs[0]})
 
 
-def _costs(records: list[GradientEvent]) -> tuple:
-    """Return the values of a run for the fields of `StepCosts`."""
-    frame = table_of(records)
+def _costs(records: list[GradientEvent], slowed: set[int]) -> dict[str, pd.Series]:
+    """Return the costs of a run's workers that were not slowed, by the fields of `StepCosts`."""
+    frame = table_of(records).sort_values("began", kind="stable")
     ends = np.sort(np.concatenate([frame["read"], frame["done"]]))
+    frame = frame[~frame["worker"].isin(slowed)]
     reading = _uncontended(frame["began"], frame["read"], ends)
     applying = _uncontended(frame["computed"], frame["done"], ends)
     if not len(reading) or not len(applying):
         raise ValueError(
             "records must have reads and submissions during which no other worker finished one, got "
-            f"{len(reading)} and {len(applying)} of {len(records)}; measure an asynchronous run of few workers"
+            f"{len(reading)} and {len(applying)} of {len(frame)}; measure an asynchronous run of few workers"
         )
-    frame = frame.sort_values("began", kind="stable")
     gaps = (frame["began"] - frame.groupby("worker")["done"].shift()).dropna().clip(lower=0)
     if not len(gaps):
-        raise ValueError(f"records must have two gradients of one worker, got {len(records)}, one per worker")
-    return frame["computed"] - frame["read"], reading, applying, gaps
+        raise ValueError(f"records must have two gradients of one worker, got {len(frame)}, one per worker")
+    return {"computing": frame["computed"] - frame["read"], "reading": reading, "applying": applying, "dispatch": gaps}
 
 
 def _uncontended(starts: pd.Series, stops: pd.Series, ends) -> pd.Series:

@@ -215,7 +215,7 @@ def test_one_bit_adam_keeps_unused_weights_in_place():
         (lambda: sketch(1), "levels must be a whole number from 2 to 256, got 1"),
         (lambda: inceptionn(15), "exponent must be a whole number from 2 to 14, got 15"),
         (lambda: demo(k=65), "k must be a whole number from 1 to 64, got 65"),
-        (lambda: blocks(size=2**31), r"size must be a whole number from 1 to 2147483647, got 2147483648"),
+        (lambda: blocks(size=2**31), "size must be a whole number from 1 to 2147483647, got 2147483648"),
         (lambda: demo(chunk=1), "chunk must be a whole number of at least 2, got 1"),
         (lambda: demo(decay=1.0), "decay must be at least 0 and below 1, got 1.0"),
         (lambda: sparseloco(k=0), "k must be a whole number from 1 to 256, got 0"),

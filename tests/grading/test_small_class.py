@@ -28,8 +28,8 @@ ON_TOP = {
     "my-threshold": "import nowhere\n",
     "share-sent": "!pip install seaborn\n%pip install seaborn\n",
 }
-# A widget that captures output, and messages that no notebook can hold. The character is in one string with its words:
-# IPython may send two outputs for what two writes print.
+# A widget that captures output, and messages that no notebook can hold. The label and the character are one string,
+# because IPython may send two writes as two outputs.
 FRONT_END = """import json, ipywidgets
 out = ipywidgets.Output()
 display(out)

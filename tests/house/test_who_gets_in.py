@@ -74,7 +74,8 @@ class Running:
         for process in self.family():
             with contextlib.suppress(psutil.Error):  # the process has exited
                 command = " ".join(process.cmdline())
-                found += [process] if "ipykernel" in command or "marking.kernel" in command else []
+                if any(name in command for name in ("ipykernel", "marking.kernel")):
+                    found.append(process)
         return found
 
     def places(self):

@@ -328,6 +328,25 @@ def test_runs_too_short_to_measure_costs_are_rejected():
         )
     with pytest.raises(ValueError, match=r"got none for 'records'"):
         StepCosts.measured([])
+    with pytest.raises(ValueError, match=r"runs must have at least one element, got \(\)"):
+        StepCosts.measured()
+
+
+def test_costs_come_from_all_runs_without_the_slowed_workers():
+    slow = Schedule("asynchronous", stragglers=(Straggler(1, slowdown=7),))
+    equal = simulate(Schedule("asynchronous"), 2, 20, StepCosts(2.0, 0.1, 0.2, 0.5))
+    uneven = simulate(slow, 2, 20, StepCosts(3.0, 0.1, 0.2, 0.5))
+    found = StepCosts.measured(equal, uneven, slowed={1})
+    assert set(np.round(found.computing, 6)) == {2.0, 3.0}
+    assert len(found.computing) == sum(record.worker == 0 for record in (*equal, *uneven))
+    assert set(np.round(StepCosts.measured(uneven).computing, 6)) == {3.0, 21.0}
+
+
+def test_waits_for_a_slowed_worker_are_no_costs():
+    own = [GradientEvent(0, 0, 0.0, 1.0, 3.0, 4.0, 0, 0, 2.0), GradientEvent(0, 2, 5.0, 8.0, 10.0, 11.0, 1, 1, 2.0)]
+    slow = GradientEvent(1, 1, 0.0, 2.0, 6.0, 7.0, 0, 2, 2.0)  # done while worker 0 waits to read
+    assert StepCosts.measured(own).reading == (1.0, 3.0)
+    assert StepCosts.measured([*own, slow], slowed={1}).reading == (1.0,)
 
 
 def test_sweep_is_labelled_as_simulated():

@@ -87,8 +87,8 @@ def signum(momentum: float = 0.9):
 def one_bit():
     """Return a scheme that sends 1 bit per element and the mean of each sign's elements, with error feedback.
 
-    sent = mean of the elements of the same sign, of x = g + e, where 0 counts as positive; e' = x - sent. It uses an
-    allgather of 1 bit per element.
+    sent_i = mean of all elements of x = g + e that have the sign of x_i, where 0 counts as positive; e' = x - sent.
+    It uses an allgather of 1 bit per element.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
