@@ -232,7 +232,7 @@ def stacked_rows(rows: dict[str, list[str]], looks: dict[str, dict], mark: str, 
     # and tick labels, 0.25 for the first title, and 0.72 for the last axis and the legend.
     tall = sum(heights) + 0.32 * (len(rows) - 1) + 0.25 + 0.72
     figure = Figure(figsize=(9, tall), dpi=90)
-    figure.subplots_adjust(left / 9, 0.72 / tall, 0.99, 1 - 0.25 / tall, hspace=0.32 / np.mean(heights))
+    figure.subplots_adjust(left / 9, 0.72 / tall, 0.98, 1 - 0.25 / tall, hspace=0.32 / np.mean(heights))
     panels = figure.subplots(len(rows), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
     for axes, (title, names) in zip(panels, rows.items(), strict=True):
         axes.set_title(title, fontsize=9, pad=3)
