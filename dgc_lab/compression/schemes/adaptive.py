@@ -114,7 +114,7 @@ def adaptive_quantization(ratio: float = 0.01):
 
 @named
 def adaptive_sparsification(ratio: float = 0.01):
-    """Return a scheme that sends each element with a probability and divides it by this. It is unbiased.
+    """Return a scheme that sends elements at random, each divided by its probability. It is unbiased.
 
     sent_i = g_i / p_i with probability p_i = min(1, c |g_i|), else 0, where c makes the mean of all p_i the ratio. It
     uses an allgather of 8 bytes per element sent.

@@ -14,8 +14,8 @@ def powersgd(rank: int = 2):
     """Return a scheme that sends two thin matrices whose product approximates the gradient, with error feedback.
 
     P = orthonormal(mean of M Q); Q' = mean of M^T P; update = P Q'^T, of M = g + e as a matrix; e' = M - update. This
-    is one step of the power method, starting from the previous Q. It uses an allreduce of 4 (rows + columns) bytes for
-    each rank.
+    is one step of the power method, starting from the previous Q. It uses an allreduce of 4 ``rank`` (rows + columns)
+    bytes.
 
     Args:
         rank: columns of the thin matrices, at least 1.
