@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import codecs
 import csv
+import itertools
 import re
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab_grading.course.files import replacing
 
 MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 DELIMITERS = (",", ";", "\t")
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
+
+
+class Row(dict):
+    """A row of one of our tables: its fields by column, and the line of the file that it begins on."""
+
+    def __init__(self, fields, line: int):
+        super().__init__(fields)
+        self.line = line
 
 
 class CsvText:
@@ -53,6 +64,11 @@ class CsvText:
         quoted = '"' + value.replace('"', '""') + '"'
         self._raw[row][column] = quoted if needs_quotes or self._raw[row][column].startswith('"') else value
         self.rows[row][column] = value
+
+    def lines(self) -> list[int]:
+        """Return the number of each row's first line in the file, from 1; a quoted field may span several lines."""
+        breaks = (1 + sum(len(LINE_BREAK.findall(field)) for field in row) for row in self._raw)
+        return list(itertools.accumulate(breaks, initial=1))[:-1]
 
     def data(self) -> bytes:
         """Return the content of the whole file."""
@@ -102,24 +118,25 @@ def read_table(path: Path) -> CsvText:
         raise LabError(f"{path}: {error}") from None
 
 
-def read_rows(path: Path, columns) -> tuple[list[dict], str]:
-    """Return the rows of one of our tables as dicts, and its delimiter; LabError if columns are missing."""
+def read_rows(path: Path, columns) -> tuple[list[Row], str]:
+    """Return the rows of one of our tables, without blank ones, and its delimiter; LabError if columns are missing."""
     table = read_table(path)
-    heads, *rows = table.rows
+    heads = table.rows[0]
     missing = [name for name in columns if name not in heads]
     if missing:
         raise LabError(f"{path} must have the columns {', '.join(columns)}; missing: {', '.join(missing)}")
-    blank = dict.fromkeys(heads, "")
-    return [blank | dict(zip(heads, row, strict=False)) for row in rows if any(row)], table.delimiter
+    blank, numbered = dict.fromkeys(heads, ""), zip(table.rows, table.lines(), strict=True)
+    rows = [Row(blank | dict(zip(heads, row, strict=False)), line) for row, line in numbered if any(row)]
+    return rows[1:], table.delimiter
 
 
 def write_rows(path: Path, columns, rows, **form) -> None:
-    """Write one of our tables as CSV: a header, then a row for each dict; ``form`` goes to the csv writer.
+    """Replace one of our tables, as CSV: a header, then a row for each dict; ``form`` goes to the csv writer.
 
     Columns that occur only in rows come last. The byte order mark tells spreadsheets that the file is UTF-8.
     """
     columns = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
-    with path.open("w", newline="", encoding="utf-8-sig") as file:
+    with replacing(path) as new, new.open("w", newline="", encoding="utf-8-sig") as file:
         writer = csv.DictWriter(file, columns, **form)
         writer.writeheader()
         writer.writerows(rows)

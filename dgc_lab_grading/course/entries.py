@@ -105,18 +105,21 @@ def _person(entry: Entry) -> str:
 
 
 def submit(entry: Entry, folder: Path, assignment: str) -> bool:
-    """Write the repaired notebook where nbgrader expects it; return whether there is one."""
+    """Write the repaired notebook where nbgrader expects it; return whether there is one.
+
+    The earlier submission is removed even if this one cannot be repaired, so that overrides made for it are flagged.
+    """
     import nbformat
 
     release = nbformat.read(folder / "release" / assignment / f"{assignment}.ipynb", as_version=4)
-    if entry.cells is None:
-        return False
     with _errors_as_remarks(entry):
+        target = submitted(folder, entry.student, assignment)
+        target.unlink(missing_ok=True)
+        if entry.cells is None:
+            return False
         repaired, remarks = repair(entry.cells, with_variant(release, entry.number), assignment)
         entry.remarks += remarks
-        target = submitted(folder, entry.student, assignment)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
         nbformat.write(repaired, target)
         return True
     return False
@@ -141,13 +144,13 @@ def stated(cells) -> str:
 
 
 def check_secret(entries: list[Entry], secret: str | None) -> None:
-    """Raise a LabError if more than half of the notebooks hold a different variant than they are graded with.
+    """Raise a LabError if several notebooks, and more than half, hold another variant than they are graded with.
 
     A single mismatch is the student's doing; many mean that the secret is missing, or belongs to another course.
     """
     read = [entry for entry in entries if entry.cells is not None]
     others = [entry.student for entry in read if not entry.own]
-    if 2 * len(others) > len(read):
+    if len(others) > 1 and 2 * len(others) > len(read):
         words = f"{len(others)} of {len(read)} notebooks hold a variant"
         if secret is None:
             raise LabError(f"{words} of their own: pass the --secret of the release")

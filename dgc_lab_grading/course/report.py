@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dgc_lab.common import LabError, read_text
+from dgc_lab_grading.course.files import replacing
 
 # Control characters, changes of text direction, and lone surrogates, which files and terminals cannot handle.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -86,7 +87,6 @@ def outdated(folder: Path, assignment: str | None = None) -> list[str]:
 
 
 def write_report(folder: Path, report: dict) -> None:
-    """Replace the report atomically, so that an interruption leaves the old or the new one."""
-    path = Path(folder) / "report.json"
-    path.with_suffix(".new").write_text(json.dumps(report, indent=1, sort_keys=True))
-    path.with_suffix(".new").replace(path)
+    """Replace the report."""
+    with replacing(Path(folder) / "report.json") as new:
+        new.write_text(json.dumps(report, indent=1, sort_keys=True))

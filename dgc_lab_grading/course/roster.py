@@ -61,13 +61,23 @@ def read_roster(path: Path) -> dict[str, str]:
     """Map students' `plain` names to the names as written: one per line, or the first column of a CSV.
 
     A first line that is a heading (``Student``, ``Email address``, ...) is skipped. Names must differ in their ASCII
-    form, from which `variant_number` is made.
+    form, from which `variant_number` is made. Lines like ``Doe, Jane``, without quotes and without headings for two
+    columns, are rejected: their first column would be the last name.
     """
     path = Path(path)
     if not path.exists():
         raise LabError(f"no roster at {path}")
-    names = [row[0].strip() for row in read_table(path).rows if row[0].strip()]
-    names = names[1:] if names and HEADING.fullmatch(names[0]) else names
+    table = read_table(path)
+    rows = [row for row in table.rows if row[0].strip()]
+    heading = rows.pop(0) if rows and HEADING.fullmatch(rows[0][0].strip()) else []
+    pairs = table.delimiter == "," and all(len(row) == 2 and row[1].startswith(" ") for row in rows)
+    if rows and pairs and len(heading) < 2:
+        first = ",".join(rows[0])
+        raise LabError(
+            f"{path}: {first!r} may be one name or two columns. Put names with a comma in quotes, "
+            "or add a line of headings, such as name,email"
+        )
+    names = [row[0].strip() for row in rows]
     by_form: dict[str, str] = {}
     for name in names:
         if ascii_form(name) in by_form:

@@ -19,6 +19,8 @@ UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last tw
 class Task:
     """One test cell of an exercise, and the answers that it tests: those between the previous test cell and this one.
 
+    Consecutive test cells share the answers before the first of them.
+
     Attributes:
         name: the test cell's ``grade_id``.
         most: its points.
@@ -36,7 +38,7 @@ def tasks_of(folder: Path, exercise: str) -> list[Task]:
     """Return the autograded tasks of an exercise, in order."""
     import nbformat
 
-    folder, tasks, waiting = Path(folder), [], []
+    folder, tasks, solutions, tested = Path(folder), [], {}, False
     source, release = (
         nbformat.read(folder / place / exercise / f"{exercise}.ipynb", as_version=4) for place in ("source", "release")
     )
@@ -44,11 +46,13 @@ def tasks_of(folder: Path, exercise: str) -> list[Task]:
     for cell in source.cells:
         kind = cell.metadata.get("nbgrader", {})
         if kind.get("solution") and not kind.get("grade"):
-            waiting.append((kind["grade_id"], MARKERS.sub("", cell.source)))
+            if tested:
+                solutions, tested = {}, False
+            solutions[kind["grade_id"]] = MARKERS.sub("", cell.source)
         elif kind.get("grade") and not kind.get("solution"):
-            stubs = {name: given[name] for name, _ in waiting}
-            tasks.append(Task(kind["grade_id"], kind["points"], stubs, dict(waiting)))
-            waiting = []
+            stubs = {name: given[name] for name in solutions}
+            tasks.append(Task(kind["grade_id"], kind["points"], stubs, dict(solutions)))
+            tested = True
     return tasks
 
 

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab_grading.course.csv_text import read_rows, write_rows
+from dgc_lab_grading.course.csv_text import Row, read_rows, write_rows
 from dgc_lab_grading.course.report import graded_rows, locked, submitted
 from dgc_lab_grading.gradebook.grades import gradebook_of
 
@@ -41,8 +41,8 @@ def by_hand(folder: Path, sheets: list[Path]) -> tuple[int, int]:
         answers = {key[:3] for key in grades}
         entered, places, empty = {}, {}, {}
         for sheet, (rows, _) in read.items():
-            for number, row in enumerate(rows, 2):
-                place, key = f"{sheet}, line {number}", tuple(row[name] for name in COLUMNS[:4])
+            for row in rows:
+                place, key = f"{sheet}, line {row.line}", tuple(row[name] for name in COLUMNS[:4])
                 if key[:2] in ungraded:
                     continue
                 if key[:3] not in answers:
@@ -116,7 +116,7 @@ def points_of(text: str, grade, place: str) -> float | None:
     return points
 
 
-def read_sheet(sheet: Path) -> tuple[list[dict], str]:
+def read_sheet(sheet: Path) -> tuple[list[Row], str]:
     """Return a sheet's rows and delimiter: with decimal commas, spreadsheets write ``;``."""
     rows, delimiter = read_rows(sheet, COLUMNS)
     rows = [row for row in rows if row["student"].strip()]
@@ -126,11 +126,9 @@ def read_sheet(sheet: Path) -> tuple[list[dict], str]:
 
 
 def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:
-    """Replace a sheet atomically."""
+    """Write a sheet, and the folder for it if it is missing."""
     sheet.parent.mkdir(parents=True, exist_ok=True)
-    new = sheet.with_name(sheet.name + ".new")
-    write_rows(new, COLUMNS, rows, delimiter=delimiter)
-    new.replace(sheet)
+    write_rows(sheet, COLUMNS, rows, delimiter=delimiter)
 
 
 def _answers(gradebook, folder, report):

@@ -141,7 +141,7 @@ def run_marks(options) -> int:
         sheets = ", ".join(map(str, options.by_hand))
         print(f"{many(entered, 'answer')} with points in {sheets}, {waiting} without")
     if platform:
-        return fill(options, platform)
+        return fill_platform_file(options, platform)
     roster = read_roster(options.roster) if options.roster else None
     target = options.to or options.folder / "marks.csv"
     print(f"{many(len(marks(folder, target, roster, options.assignment)), 'student')} in {target}")
@@ -153,7 +153,7 @@ def run_marks(options) -> int:
     return 0
 
 
-def fill(options, platform: str) -> int:
+def fill_platform_file(options, platform: str) -> int:
     """Fill a platform's own file; return 1 if the mark of a student is missing in it."""
     from dgc_lab_grading.gradebook.ledger import marks_of
     from dgc_lab_grading.gradebook.platforms import fill

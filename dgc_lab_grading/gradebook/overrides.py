@@ -11,7 +11,7 @@ import functools
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab_grading.course.csv_text import read_rows, write_rows
+from dgc_lab_grading.course.csv_text import Row, read_rows, write_rows
 from dgc_lab_grading.course.names import meant
 from dgc_lab_grading.course.report import graded_rows, locked, read_report, submitted
 from dgc_lab_grading.gradebook.by_hand import points_of, version, version_in
@@ -21,14 +21,14 @@ FILE = "overrides.csv"
 COLUMNS = ("student", "exercise", "task", "points", "reason", "version", "when")
 
 
-def read_overrides(folder: Path) -> list[dict]:
-    """Return all overrides, a dict for each row of the file."""
+def read_overrides(folder: Path) -> list[Row]:
+    """Return all overrides, in the order of the file."""
     path = Path(folder) / FILE
     if not path.exists():
         return []
     rows, _ = read_rows(path, COLUMNS)
-    for number, row in enumerate(rows, 2):
-        points = points_of(row["points"].strip() or "nothing", None, f"{path}, line {number}")
+    for row in rows:
+        points = points_of(row["points"].strip() or "nothing", None, f"{path}, line {row.line}")
         row["points"] = f"{points:g}"
         row["version"] = version_in(row["version"])
     return rows
@@ -41,8 +41,8 @@ def checked_overrides(folder: Path, gradebook) -> list[dict]:
     """
     report, prepared, checked = graded_rows(folder), {each.name for each in gradebook.assignments}, []
     tasks_of = functools.cache(lambda exercise: marked_by_machine(gradebook, exercise))
-    for number, row in enumerate(read_overrides(folder), 2):
-        exercise, place = row["exercise"], f"{folder / FILE}, line {number}"
+    for row in read_overrides(folder):
+        exercise, place = row["exercise"], f"{folder / FILE}, line {row.line}"
         if exercise in prepared and row["student"] in report.get(exercise, ()):
             tasks = tasks_of(exercise)
             name = _full_name(row["task"], tasks, exercise, f"{place}: ")
@@ -55,8 +55,8 @@ def unmatched(folder: Path) -> list[str]:
     """Return a warning for each row that matches no submission yet, and perhaps never will."""
     report = read_report(folder)
     return [
-        f"{FILE}, line {number}: {row['student']} has no submission of {row['exercise']}, so this is ignored"
-        for number, row in enumerate(read_overrides(folder), 2)
+        f"{FILE}, line {row.line}: {row['student']} has no submission of {row['exercise']}, so this is ignored"
+        for row in read_overrides(folder)
         if row["student"] not in report.get(row["exercise"], ())
     ]
 
@@ -106,9 +106,7 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
             kept.append(
                 dict(zip(COLUMNS, (student, exercise, name, f"{points:g}", reason.strip(), made, now), strict=True))
             )
-        path = folder / FILE
-        write_rows(path.with_suffix(".new"), COLUMNS, kept)
-        path.with_suffix(".new").replace(path)
+        write_rows(folder / FILE, COLUMNS, kept)
         with gradebook_of(folder) as gradebook:
             enter(folder, gradebook)
     return kept

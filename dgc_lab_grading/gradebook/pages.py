@@ -11,6 +11,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path, PurePosixPath
 
+from dgc_lab_grading.course.files import replacing
 from dgc_lab_grading.course.report import graded_rows, without_control
 
 
@@ -23,7 +24,7 @@ def pack(folder: Path, exercise: str | None = None) -> tuple[list[Path], list[st
     folder, written, missing = Path(folder).resolve(), [], []
     for name, rows in sorted(graded_rows(folder, exercise).items()):
         target = folder / f"feedback-{name}.zip"
-        with zipfile.ZipFile(target.with_suffix(".new"), "w", zipfile.ZIP_DEFLATED) as packed:
+        with replacing(target) as new, zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as packed:
             for student, row in sorted(rows.items()):
                 page = folder / "feedback" / student / name / f"{name}.html"
                 if page.exists() and row.get("handed_in"):
@@ -31,6 +32,5 @@ def pack(folder: Path, exercise: str | None = None) -> tuple[list[Path], list[st
                     packed.write(page, name_in_zip)
                 else:
                     missing.append(f"{student}, {name}: not in the zip; grade it again, then run feedback")
-        target.with_suffix(".new").replace(target)
         written.append(target)
     return written, missing

@@ -48,6 +48,8 @@ class Platform:
         marks: pattern for the heading of a column of marks; its first group is the exercise's title.
         most: columns with the maximum points, or a pattern that finds them in the heading.
         one_exercise: whether a file covers one exercise, which the heading does not name.
+        number_identifies: whether the number in a submission's file name is the one in the student's row.
+        name_must_match: whether the name must match that row, too, because the number may be a group's.
     """
 
     numbers: tuple[str, ...]
@@ -55,6 +57,8 @@ class Platform:
     marks: str
     most: tuple[str, ...] | str = ()
     one_exercise: bool = False
+    number_identifies: bool = False
+    name_must_match: bool = False
 
 
 PLATFORMS = {
@@ -64,8 +68,15 @@ PLATFORMS = {
         r"(Grade|Bewertung|Note|Calificación)",
         ("Maximum grade", "Bestwertung", "Note maximale", "Calificación máxima"),
         one_exercise=True,
+        number_identifies=True,
+        name_must_match=True,
     ),
-    "canvas": Platform(("ID",), ("Student", "SIS User ID", "SIS Login ID"), r"(.*) \(\d+\)"),
+    "canvas": Platform(
+        ("ID",),
+        ("Student", "SIS User ID", "SIS Login ID"),
+        r"(.*) \(\d+\)",
+        number_identifies=True,
+    ),
     "brightspace": Platform(
         ("OrgDefinedId",),
         ("Username", "Email"),
@@ -136,7 +147,7 @@ def fill(
             )
         factor = most / rows.most if scale else 1
         comma = _comma(table, [*texts, *(table.rows[line.place][place] for line in lines)], heads[place])
-        fits = {student: _line_of(lines, student, mark, platform) for student, mark in marks[name].items()}
+        fits = {student: _line_of(lines, student, mark, form) for student, mark in marks[name].items()}
         uses = Counter(line.place for line, _ in fits.values() if line)
         for student, mark in marks[name].items():
             line, why = fits[student]
@@ -213,31 +224,28 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", ascii_form(name.split("@")[0]).lower()) if name.strip() else ""
 
 
-def _line_of(lines: list[Line], student: str, mark: Mark, platform: str) -> tuple[Line | None, str]:
+def _line_of(lines: list[Line], student: str, mark: Mark, form: Platform) -> tuple[Line | None, str]:
     """Return a student's row, by the platform's number, else by name; or None and the reason.
 
-    Moodle's folder of a group has the group's name and number, and a student may have the same number: the name must
-    match the row, too. A Moodle or Canvas number that no row has is from another course; Brightspace uses different
-    numbers in its files and in its gradebook. Blackboard names files by username, which may also be another student's
-    name.
+    A Moodle or Canvas number that no row has is from another course. Moodle's folder of a group has the group's name
+    and number, and a student may have the same number. Brightspace's numbers in file names are not those of its
+    gradebook. Blackboard names files by username, which may also be another student's name.
     """
-    known = mark.number or (student if platform == "blackboard" else "")
-    by_number = [line for line in lines if known and known in line.numbers]
     by_name = [line for line in lines if _key(student) in line.names]
-    if mark.number and not by_number and platform in ("moodle", "canvas"):
-        return None, "no row matches"
-    if len(by_number) == 1 and not mark.number:
-        return by_number[0], ""
-    if len(by_number) == 1:
-        if by_name and by_number[0] not in by_name:
-            return None, f"the file has number {mark.number}, which is somebody else's"
-        called = {_key(student).removesuffix(mark.number), _key(student), _key(_folder_name(mark))}
-        if platform == "moodle" and not called & by_number[0].names:
-            return None, f"number {mark.number} has another name here: is it a group submission?"
-        return by_number[0], ""
-    if len(by_name) == 1:
-        return by_name[0], ""
-    return None, "several rows match" if by_name else "no row matches"
+    if mark.number and form.number_identifies:
+        matching = [line for line in lines if mark.number in line.numbers]
+        if len(matching) == 1:
+            if by_name and matching[0] not in by_name:
+                return None, f"the file has number {mark.number}, which is somebody else's"
+            called = {_key(student).removesuffix(mark.number), _key(student), _key(_folder_name(mark))}
+            if form.name_must_match and not called & matching[0].names:
+                return None, f"number {mark.number} has another name here: is it a group submission?"
+    else:
+        by_id = [] if form.number_identifies else [line for line in lines if student in line.numbers]
+        matching = by_id if len(by_id) == 1 else by_name
+    if len(matching) == 1:
+        return matching[0], ""
+    return None, "several rows match" if matching else "no row matches"
 
 
 def _folder_name(mark: Mark) -> str:

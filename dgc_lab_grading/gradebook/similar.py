@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from dgc_lab_grading.course.csv_text import write_rows
-from dgc_lab_grading.gradebook.answers import answers_of, normal_form, size, tasks_of, untouched
+from dgc_lab_grading.gradebook.answers import Task, answers_of, normal_form, size, tasks_of, untouched
 from dgc_lab_grading.gradebook.ledger import marks_of
 
 LEAST_SIZE = 30  # nodes of a syntax tree; shorter answers are alike by chance
@@ -27,14 +27,18 @@ def similar(folder: Path, exercise: str | None = None) -> list[dict]:
     for name, marks in marks_of(folder, exercise).items():
         answers = answers_of(folder, name)
         shared: dict[tuple[str, str], list[tuple[str, float, bool]]] = defaultdict(list)
+        tests: dict[str, list[Task]] = defaultdict(list)  # by answer: several tests may test the same one
         for task in tasks_of(folder, name):
-            for answer, stub in task.stubs.items():
-                texts = {who: given.get(answer, "") for who, given in answers.items()}
-                for students in groups(texts, stub, task.solutions[answer]).values():
-                    bits = math.log2(len(answers) / len(students))
-                    for pair in combinations(students, 2):
-                        points = marks[pair[0]].tasks.get(task.name, (0.0, task.most))[0]
-                        shared[pair].append((answer, bits, points < task.most))
+            for answer in task.stubs:
+                tests[answer].append(task)
+        for answer, tasks in tests.items():
+            texts = {who: given.get(answer, "") for who, given in answers.items()}
+            for students in groups(texts, tasks[0].stubs[answer], tasks[0].solutions[answer]).values():
+                bits = math.log2(len(answers) / len(students))
+                for pair in combinations(students, 2):
+                    points = marks[pair[0]].tasks
+                    wrong = any(points.get(task.name, (0.0, task.most))[0] < task.most for task in tasks)
+                    shared[pair].append((answer, bits, wrong))
         for (first, second), every in shared.items():
             names, wrong = [each[0] for each in every], [each[0] for each in every if each[2]]
             bits = round(sum(each[1] for each in every), 1)

@@ -6,6 +6,7 @@ import html
 from collections import Counter
 from pathlib import Path
 
+from dgc_lab_grading.course.files import replacing
 from dgc_lab_grading.gradebook.answers import answers_of, normal_form, tasks_of, untouched
 from dgc_lab_grading.gradebook.ledger import marks_of
 
@@ -76,7 +77,8 @@ def write_statistics(folder: Path, exercise: str | None = None) -> tuple[Path, l
 
     rows, wrong = statistics(folder, exercise)
     table = pandas.DataFrame(rows, columns=COLUMNS)
-    table.to_csv(Path(folder) / "statistics.csv", index=False)
+    with replacing(Path(folder) / "statistics.csv") as new:
+        table.to_csv(new, index=False)
     parts = []
     for name, part in table.groupby("exercise"):
         parts += [f"<h2>{html.escape(name)}</h2>", class_image(part)]
@@ -87,5 +89,6 @@ def write_statistics(folder: Path, exercise: str | None = None) -> tuple[Path, l
                 text = "\n".join([*lines[:MOST_LINES], *(["..."] if len(lines) > MOST_LINES else [])])
                 parts.append(f"<p>{html.escape(title)}, wrong, given {count} times:</p><pre>{html.escape(text)}</pre>")
     page = Path(folder) / "statistics.html"
-    page.write_text(PAGE.format(parts="\n".join(parts)), encoding="utf-8")
+    with replacing(page) as new:
+        new.write_text(PAGE.format(parts="\n".join(parts)), encoding="utf-8")
     return page, rows

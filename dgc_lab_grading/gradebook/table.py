@@ -13,9 +13,9 @@ def marks(folder: Path, target: Path, roster: dict[str, str] | None = None, exer
     """Write the table of marks: a row per student, with marks and maximum for each exercise, or for one, and remarks.
 
     Manual marks count, from `by_hand` or nbgrader's own pages. Remarks mention answers still to be marked by hand,
-    lateness and overrides. The field is empty for a student who has not handed in; if a submission could not be graded,
-    it is 0, and the remarks give the reason. With a roster (from `read_roster`), there is a row for each name on it, in
-    its order and spelling; other students come last.
+    lateness and overrides. The field is empty for a student who has not handed in. If a submission could not be graded,
+    it has the points of its overrides, or 0, and the remarks give the reason. With a roster (from `read_roster`), there
+    is a row for each name on it, in its order and spelling; other students come last.
     """
     known = marks_of(folder, exercise)
     graded = {student for rows in known.values() for student in rows}

@@ -12,7 +12,6 @@ import copy
 import re
 
 from dgc_lab.common import LabError
-from dgc_lab_grading.marking.nbgrader_api import STUB
 from dgc_lab_grading.marking.reading import pictures
 
 ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
@@ -45,14 +44,22 @@ def repair(cells, release, name: str):
     from nbformat.v4 import new_code_cell
 
     known, lines = _index(release)
-    names, lost = _names(cells, release, known, lines)
+    names, lost = _names(cells, known, lines)
+    own_answers = _answers_in_own_cells(cells, names, release, known)
+    before = dict(zip(known, [None, *known], strict=False))
     answers: dict[str, list] = {}
     extras: dict[str | None, list] = {}
     given = {c.metadata["nbgrader"]["grade_id"]: c.source.strip() for c in release.cells if "nbgrader" in c.metadata}
     graded = {c.metadata["nbgrader"]["grade_id"] for c in release.cells if c.metadata.get("nbgrader", {}).get("grade")}
     setups = {n for n, answer in known.items() if not answer} - graded
-    seen, place, remarks = [], None, []
-    for cell, name_of_cell in zip(cells, names, strict=True):
+    seen, replaced, place, remarks = [], set(), None, []
+    for cell, name_of_cell, answer in zip(cells, names, own_answers, strict=True):
+        if answer is not None and answer not in names and place in (before[answer], answer):
+            name_of_cell = answer  # it is where the missing answer was
+            replaced.add(answer)
+        elif answer is not None and answer not in replaced:
+            answers.setdefault(answer, []).append(cell)  # a copy, because other cells may need this one where it is
+            seen.append(answer)
         if name_of_cell is None:
             if not _is_given(cell, release):
                 extras.setdefault(place, []).append(_own(cell))
@@ -68,6 +75,7 @@ def repair(cells, release, name: str):
             remarks.append(f"lines that the student added to {name_of_cell} were kept")
     if not answers:
         raise LabError(f"this notebook has no answer of {name}: is it from another exercise?")
+    lost += sum(answer is not None for answer in own_answers)
     repaired, others = _assembled(release, answers, extras, seen, lost, known)
     return repaired, [*remarks, *others]
 
@@ -93,7 +101,7 @@ def reaches(line: str) -> bool:
     return bool(REACHES.search(line)) or any(one.search(line) and other.search(line) for one, other in IMPORTS)
 
 
-def _names(cells, release, known, lines) -> tuple[list[str | None], int]:
+def _names(cells, known, lines) -> tuple[list[str | None], int]:
     """Return the id of each cell, None for cells outside the exercise; and how many had lost theirs.
 
     The first line of another exercise's cell identifies nothing: all explanations begin alike.
@@ -109,16 +117,29 @@ def _names(cells, release, known, lines) -> tuple[list[str | None], int]:
     for place, cell in enumerate(cells):
         if ids[place] is None and cell.source.strip():
             names[place] = lines.get(first_line(cell))
-    answered = {name for name, cell in zip(names, cells, strict=True) if STUB not in cell.source}
-    defined = {}  # by answers that are missing, or still untouched: the student's may be in another cell
-    for cell in release.cells:
-        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
-        if known.get(grade_id) and grade_id not in answered:
-            defined.update(dict.fromkeys(_defined(cell)[:1], grade_id))
-    for place, cell in enumerate(cells):
-        if names[place] is None:
-            names[place] = next((defined[name] for name in _defined(cell) if name in defined), None)
     return names, sum(name is not None for name in names) - had
+
+
+def _answers_in_own_cells(cells, names, release, known) -> list[str | None]:
+    """Return the missing or blank answer that each cell without an id defines; None if it defines none."""
+    defined = {}
+    for given in release.cells:
+        grade_id = given.metadata.get("nbgrader", {}).get("grade_id")
+        if not known.get(grade_id):
+            continue
+        same = (cell for cell, name in zip(cells, names, strict=True) if name == grade_id)
+        if not any(_code_added(cell.source, given.source) for cell in same):
+            defined.update(dict.fromkeys(_defined(given)[:1], grade_id))
+    return [
+        next((defined[name] for name in _defined(cell) if name in defined), None) if cell_id is None else None
+        for cell, cell_id in zip(cells, names, strict=True)
+    ]
+
+
+def _code_added(source: str, stub: str) -> bool:
+    """Return whether an answer has code that its stub does not have, comments and a bare ``...`` aside."""
+    code, given = (re.sub("#.*", "", text) for text in (source, stub))
+    return any(line.strip() not in ("...", "pass") for line in added(code, given).split("\n") if line)
 
 
 def _defined(cell) -> list[str]:

@@ -71,6 +71,21 @@ def test_statistics_count_those_with_points_as_attempted(graded, course):
     course(*override, "none", *graded.folder)
 
 
+def test_an_override_for_an_earlier_file_is_flagged(graded, course):
+    file, override = graded.place / "in" / "李 雷.ipynb", ("override", UNICODE, NAME, "mean")
+    grade, notebook = ("grade", NAME, graded.place / "in", *graded.source, *graded.folder), file.read_bytes()
+    course(*override, "1", "--reason", "a list", *graded.folder)
+    file.write_text("%PDF")
+    course(*grade, expected=1)
+    course("marks", *graded.folder)
+    [_, row] = table(graded.place / "grading" / "marks.csv")
+    assert row[NAME] == "1.0"
+    assert "1 points by hand (a list); made for an earlier submission, please review" in row["remarks"]
+    file.write_bytes(notebook)
+    course(*grade, expected=1)
+    course(*override, "none", *graded.folder)
+
+
 def test_an_exercise_with_other_tasks_needs_another_folder(graded, course):
     text = sources.text_half(graded.place / "source", NAME)
     before, report = text.read_text(), (graded.place / "grading" / "report.json").read_text()

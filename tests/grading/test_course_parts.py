@@ -14,7 +14,7 @@ from dgc_lab.cluster.private_network import working_prefix
 from dgc_lab.common import LabError
 from dgc_lab_grading.__main__ import main
 from dgc_lab_grading.course import entries, grading, names, roster, scaffold, sources, submissions, unzip
-from dgc_lab_grading.course.report import outdated, without_control
+from dgc_lab_grading.course.report import outdated, submitted, without_control
 from dgc_lab_grading.marking import supervision
 from kernels import until
 
@@ -71,6 +71,19 @@ def test_a_rosters_heading_is_skipped(tmp_path, heading):
     assert roster.read_roster(tmp_path / "names") == {"Jane-Doe": "Jane Doe"}
 
 
+@pytest.mark.parametrize("heading", ["", "Student\n"])
+def test_a_roster_of_last_and_first_names_needs_quotes(tmp_path, heading):
+    """The last names alone would give other variants, and match nobody."""
+    path = tmp_path / "names"
+    path.write_text(f"{heading}Doe, Jane\n\nRoe, Al\n")
+    with pytest.raises(LabError, match=r"names: 'Doe, Jane' may be one name or two columns. Put .* in quotes, or add"):
+        roster.read_roster(path)
+    path.write_text(f'{heading}"Doe, Jane"\n"Roe, Al"\n')
+    assert roster.read_roster(path) == {"Doe-Jane": "Doe, Jane", "Roe-Al": "Roe, Al"}
+    path.write_text("id, email\ns1, doe@x.org\ns2, roe@x.org\n")
+    assert list(roster.read_roster(path)) == ["s1", "s2"]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_rosters_in_spreadsheet_encodings_are_read(tmp_path, encoding):
     (tmp_path / "names").write_text("Nachname\tMail\nMüller, Jörg\tmj@x.org\n", encoding=encoding)
@@ -109,6 +122,8 @@ def test_a_missing_or_wrong_secret_is_an_error(tmp_path):
     assert (eve.own, eve.number) == (False, own["eve"])
     [*_, eve] = read(dict.fromkeys(own, 0) | {"eve": 5}, None)
     assert (eve.own, eve.number) == (False, 0)
+    [eve] = read({"eve": own["jane"]}, secret)
+    assert (eve.own, eve.number) == (False, own["eve"]), "a single mismatch is the student's, even if nobody else"
     with pytest.raises(LabError, match=r"3 of 3 notebooks .*: pass the --secret"):
         read(own, None)
     with pytest.raises(LabError, match=r"3 of 3 notebooks .*wrong --secret"):
@@ -309,6 +324,19 @@ def test_for_students_already_graded_only_remarks_are_printed(a_class, tmp_path)
     assert said[-3] == "3 of 3 were graded before and have not changed"
     assert "Bo: the variant in the notebook is" in said[-2]
     assert "Cy: NOT GRADED; the file is not a notebook" in said[-1]
+
+
+@pytest.mark.parametrize("text", ["%PDF", nbformat.writes(nbformat.v4.new_notebook())])
+def test_an_ungradable_file_replaces_the_earlier_one(a_class, tmp_path, text):
+    """Otherwise an override for the earlier one would count for the new one without a remark."""
+    hand_in, grade = a_class
+    hand_in("Ann", "Ann")
+    grade()
+    kept = submitted(tmp_path / "grading", "Ann", "08_my_idea")
+    assert kept.exists()
+    (tmp_path / "in" / "Ann.ipynb").write_text(text)
+    assert "Ann: NOT GRADED" in grade()[1]
+    assert not kept.exists()
 
 
 def test_names_ignore_case_and_errors_list_similar_ones(a_class):

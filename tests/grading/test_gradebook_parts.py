@@ -8,10 +8,11 @@ import re
 import types
 import zipfile
 
+import nbformat
 import pytest
 
 from dgc_lab.common import LabError
-from dgc_lab_grading.course import submissions
+from dgc_lab_grading.course import csv_text, files, submissions
 from dgc_lab_grading.gradebook import answers, by_hand, late, ledger, overrides, pages, similar, statistics
 
 ROW = {"student": "jane", "status": "graded", "score": 1, "most": 2, "seconds": 1, "remarks": []}
@@ -154,6 +155,45 @@ def test_only_unusual_answers_are_listed():
     assert list(similar.groups(given, odd[6], odd[4]).values()) == [["s30", "s31"]]
 
 
+@pytest.fixture
+def tested_twice(tmp_path, monkeypatch):
+    """A grading folder of an exercise with an answer that two tests follow; two students have only the first right."""
+    cells = {"first": SUM.replace("total", "first"), "marks-first": 1, "update": SUM, "marks-clip": 1, "marks-sum": 1}
+    for place in ("source", "release"):
+        written = nbformat.v4.new_notebook()
+        for name, content in cells.items():
+            kind = {"grade_id": name, "solution": content != 1, "grade": content == 1, "points": 1}
+            text = "assert True" if content == 1 else content if place == "source" else "..."
+            written.cells.append(nbformat.v4.new_code_cell(text, metadata={"nbgrader": kind}))
+        (tmp_path / place / "05").mkdir(parents=True)
+        nbformat.write(written, tmp_path / place / "05" / "05.ipynb")
+    odd = SUM.replace("s = 0", "s = 0 * len(x)").replace("s += value", "s += 2 * value - value + value")
+    tasks = {"marks-first": (0.0, 1), "marks-clip": (1.0, 1), "marks-sum": (0.0, 1)}
+    marks = {name: types.SimpleNamespace(graded=True, tasks=tasks) for name in ("ann", "bo")}
+    for module in (similar, statistics):
+        monkeypatch.setattr(module, "marks_of", lambda *_: {"05": marks})
+        monkeypatch.setattr(module, "answers_of", lambda *_: {name: {"first": "...", "update": odd} for name in marks})
+    return tmp_path
+
+
+def test_each_of_several_tests_in_a_row_has_the_answer(tested_twice):
+    tasks = {task.name: (list(task.stubs), list(task.solutions)) for task in answers.tasks_of(tested_twice, "05")}
+    update = (["update"], ["update"])
+    assert tasks == {"marks-first": (["first"], ["first"]), "marks-clip": update, "marks-sum": update}
+    rows, wrong = statistics.statistics(tested_twice)
+    assert [(row["task"], row["attempted"], row["right"]) for row in rows] == [
+        *(("first", 0, 0), ("clip", 2, 2), ("sum", 2, 0))
+    ]
+    assert [(title, [count for _, count in given]) for title, given in wrong["05"].items()] == [
+        *(("first", []), ("clip", []), ("sum", [2]))
+    ]
+
+
+def test_similar_counts_an_answer_with_two_tests_once(tested_twice):
+    [row] = similar.similar(tested_twice)
+    assert (row["first"], row["second"], row["answers"], row["of them wrong"]) == ("ann", "bo", "update", "update")
+
+
 def test_the_most_frequent_wrong_answers_are_shown_as_written():
     given = [SUM, SUM.replace("value", "v"), "x = 1", "x=1", "x = 1 # one", "y = 2"]
     assert statistics.most_common(given) == [("x = 1", 3), (SUM, 2)]
@@ -192,8 +232,6 @@ def test_invalid_points_are_refused_with_their_line(tmp_path):
 
 
 def test_versions_survive_spreadsheets_and_older_sheets_are_read(tmp_path):
-    import nbformat
-
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 1")]), tmp_path / "x.ipynb")
     made = by_hand.version(tmp_path / "x.ipynb")
     assert re.fullmatch("v[0-9a-f]{8}", made)
@@ -205,6 +243,51 @@ def test_versions_survive_spreadsheets_and_older_sheets_are_read(tmp_path):
     written = {**dict.fromkeys(overrides.COLUMNS, "x"), "points": "1", "version": made[1:]}
     (tmp_path / overrides.FILE).write_text(",".join(written) + "\n" + ",".join(written.values()) + "\n")
     assert overrides.read_overrides(tmp_path)[0]["version"] == made
+
+
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
+    """Blank rows count, and so do line breaks in quoted fields."""
+    (tmp_path / "report.json").write_text(json.dumps({"04": {"jane": ROW}}))
+    file, sheet = tmp_path / overrides.FILE, tmp_path / "points.csv"
+    rows = ["jane,04,split,1,ok,v1,", ",,,,,,", "", 'kim,04,split,1,"a list,\r\nfor now",v1,', "lee,04,split,{},x,v1,"]
+    text = "\r\n".join([",".join(overrides.COLUMNS), *rows]) + "\r\n"
+    file.write_text(text.format(1), newline="")
+    assert [words.partition(" has ")[0] for words in overrides.unmatched(tmp_path)] == [
+        *("overrides.csv, line 5: kim", "overrides.csv, line 7: lee")
+    ]
+    file.write_text(text.format(-1), newline="")
+    with pytest.raises(LabError, match=r"overrides\.csv, line 7: points must be"):
+        overrides.read_overrides(tmp_path)
+    sheet.write_text(",".join(by_hand.COLUMNS) + '\n\njane,04,why,v1,3,2,"right,\nbut"\n,,,v,,,\nkim,04,why,v1,3,9,\n')
+    assert [row.line for row in by_hand.read_sheet(sheet)[0]] == [3, 6]
+
+
+def test_a_failure_keeps_the_old_table(tmp_path):
+    csv_text.write_rows(tmp_path / "marks.csv", ["student"], [{"student": "jane"}])
+    before = (tmp_path / "marks.csv").read_bytes()
+    with pytest.raises(UnicodeEncodeError):
+        csv_text.write_rows(tmp_path / "marks.csv", ["student"], [{"student": "kim"}, {"student": "\ud800"}])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"marks.csv": before}
+
+
+@pytest.mark.parametrize(("task", "answer"), [("\ud800", "x"), ("split", "\ud800")])
+def test_a_failure_keeps_the_old_statistics(tmp_path, monkeypatch, task, answer):
+    row = dict(zip(statistics.COLUMNS, ("04", task, 1, 2, 2, 0, 0.0), strict=True))
+    monkeypatch.setattr(statistics, "statistics", lambda *_: ([row], {"04": {task: [(answer, 2)]}}))
+    name = "statistics.csv" if answer == "x" else "statistics.html"
+    (tmp_path / name).write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        statistics.write_statistics(tmp_path)
+    assert (tmp_path / name).read_text() == "old"
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_replacing_a_link_keeps_it(tmp_path):
+    (tmp_path / "marks.csv").symlink_to(tmp_path / "elsewhere.csv")
+    with files.replacing(tmp_path / "marks.csv") as new:
+        new.write_text("x")
+    assert (tmp_path / "marks.csv").is_symlink()
+    assert (tmp_path / "elsewhere.csv").read_text() == "x"
 
 
 def test_sheets_keep_extra_columns_and_have_a_byte_order_mark(tmp_path):

@@ -1,7 +1,6 @@
-"""How one submission is run, in parts: resource limits, the sandbox, and the repair of notebooks."""
+"""How one submission is run, in parts: resource limits and the sandbox."""
 
 import ast
-import copy
 import dataclasses
 import json
 import os
@@ -15,9 +14,7 @@ import psutil
 import pytest
 
 from dgc_lab.cluster.private_network import working_prefix
-from dgc_lab.common import LabError
-from dgc_lab_grading.marking import answers, cgroup, reading, repair, sandbox, supervision, system_calls
-from instructor import EXERCISES
+from dgc_lab_grading.marking import answers, cgroup, sandbox, supervision, system_calls
 from kernels import until
 
 TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
@@ -269,100 +266,3 @@ def test_the_checkout_and_the_working_folder_are_unreadable(tmp_path, monkeypatc
     root = Path(sandbox.__file__).resolve().parents[2]
     assert not {tmp_path, root, root / "notebooks"} & set(folders)
     assert Path(nbformat.__file__).parents[1] in folders
-
-
-def test_pictures_are_kept_and_missing_ones_do_no_harm():
-    answer = nbformat.v4.new_markdown_cell(
-        "*Your answer*", metadata={"nbgrader": {"grade_id": "mine", "solution": True}}
-    )
-    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0"), answer])
-    release.cells[0].metadata["dgc_lab"] = {"variant": True}
-    handed = nbformat.v4.new_markdown_cell("![](attachment:a.png) ![](attachment:b.png)", metadata=answer.metadata)
-    handed.attachments = {"a.png": {"image/png": "aGk=", "text/html": "aGk="}, "c.html": {"text/html": "aGk="}, "d": 1}
-    own = nbformat.v4.new_markdown_cell("![](attachment:a.png)")
-    repaired, _ = repair.repair([handed, own], release, "07")
-    assert [cell.source for cell in repaired.cells[1:]] == [
-        "![](attachment:a.png) ![](missing:b.png)",
-        "![](missing:a.png)",
-    ]
-    assert repaired.cells[1].attachments == {"a.png": {"image/png": "aGk="}}
-    nbformat.validate(repaired)
-
-
-def test_answers_are_identified_without_metadata():
-    """By their first line, or else by the name that they define, whatever metadata an editor adds."""
-    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0")])
-    release.cells[0].metadata["dgc_lab"] = {"variant": True}
-    for grade_id, source in {
-        "one": "def one(x):\n    ...",
-        "two": "two = None\n...",
-        "three": "three = None\n...",
-    }.items():
-        grading = {"grade_id": grade_id, "solution": True}
-        release.cells.append(nbformat.v4.new_code_cell(source, metadata={"nbgrader": grading}))
-    older = nbformat.v3.new_notebook(worksheets=[nbformat.v3.new_worksheet()])
-    sources = "import math\n\n\ndef one(x):\n    return math.pi", "two = 7", "helper = 1", "three == 3"
-    older.worksheets[0].cells = [nbformat.v3.new_code_cell(source) for source in sources]
-    older.worksheets[0].cells[0].metadata = {"id": "a1B2", "colab": {"base_uri": "x"}, "nbgrader": ["none"]}
-    repaired, remarks = repair.repair(nbformat.convert(older, 4).cells, release, "04")
-    assert [cell.source for cell in repaired.cells[1:]] == [*sources, ""], "a deleted answer is restored empty"
-    assert [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in repaired.cells[1:3]] == ["one", "two"]
-    assert remarks == [
-        "metadata lost: 2 cells were identified by their first lines or names",
-        "cells deleted by the student and restored: three",
-    ]
-
-
-def test_a_notebook_of_another_exercise_has_no_answer():
-    """Its explanation begins like all others, and its setup has the same id."""
-    named = {
-        name: nbformat.read(EXERCISES / "source" / name / f"{name}.ipynb", 4)
-        for name in ("04_masking", "05_accumulation")
-    }
-    with pytest.raises(LabError, match="no answer of 04_masking: is it from another exercise"):
-        repair.repair(named["05_accumulation"].cells, named["04_masking"], "04_masking")
-
-
-def test_malformed_metadata_does_no_harm(tmp_path):
-    cells = [nbformat.v4.new_code_cell("VARIANT = 0", metadata={"dgc_lab": odd}) for odd in ("x", None, [])]
-    written = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("last = 1")])
-    del written.cells[-1]["cell_type"]
-    (tmp_path / "x.ipynb").write_text(json.dumps(written))
-    read = reading.read(tmp_path / "x.ipynb")
-    assert [repair.is_variant(cell) for cell in read] == [False] * 3
-
-
-def released(*answers):
-    """Return a released exercise with setup, answers and their tests."""
-    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0")])
-    release.cells[0].metadata["dgc_lab"] = {"variant": True}
-
-    def add(grade_id, source, **kind):
-        kind = {"grade_id": grade_id, "solution": False, "grade": False} | kind
-        release.cells.append(nbformat.v4.new_code_cell(source, metadata={"nbgrader": kind}))
-
-    add("setup", "import numpy as np\n\nimport dgc_lab")
-    for name in answers:
-        add(name, f"def {name}(x):\n    ...", solution=True)
-        add(f"marks-{name}", f"passed = dgc_lab.check({name!r}, {name})", grade=True)
-    return release
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_own_cells_are_not_mistaken_for_given_ones(lost):
-    """Own cells may begin like the setup, like an answer that has its id, or like a test."""
-    release = released("one", "two")
-    handed = copy.deepcopy(release)
-    own = ["import numpy as np\nhelper = np.pi", "import numpy as np"]
-    own += [] if lost else ["def one(x):\n    return helper", "passed = dgc_lab.check('one', one)\nmine = 1"]
-    handed.cells[2:2] = [nbformat.v4.new_code_cell(source) for source in own]
-    for cell in handed.cells if lost else ():
-        cell.metadata = {}
-    repaired, _ = repair.repair(handed.cells, release, "04")
-    sources = [cell.source for cell in repaired.cells]
-    assert [source for source in sources if source in own] == own
-    assert sources.count(release.cells[1].source) == 1
-    assert sources.index(release.cells[1].source) < sources.index(own[0]), "the setup comes first"
-    assert [cell.metadata["nbgrader"]["grade_id"] for cell in repaired.cells if "nbgrader" in cell.metadata] == [
-        *("setup", "one", "marks-one", "two", "marks-two")
-    ]

@@ -203,6 +203,16 @@ def test_ambiguous_names_match_nobody(tmp_path):
     assert left(tmp_path, both) == [f"{student}, 04_masking: its row matches another student, too" for student in both]
 
 
+def test_brightspaces_number_in_a_file_name_matches_no_row(tmp_path):
+    """It differs from OrgDefinedId, so a student with the same number there is somebody else."""
+    text = "OrgDefinedId,Username,04 masking Points Grade <Numeric MaxPoints:18>\n#12,#jroe,\n#77,#jdoe3,\n"
+    jane = mark(15.5, "12", handed_in="12-34 - Jane Doe - Nov 21, 2026 105 PM/x.ipynb")
+    assert left(tmp_path, {"Jane-Doe": jane}, text, "brightspace") == ["Jane-Doe, 04_masking: no row matches"]
+    (tmp_path / "file.csv").write_text(BRIGHTSPACE)
+    other = {EXERCISE: {"Jane-Doe": mark(15.5, "20067931")}}
+    assert b"jane.doe@example.org,15.5,#" in fill(other, tmp_path / "file.csv", "brightspace").data
+
+
 def test_blackboards_username_takes_precedence_over_names(tmp_path):
     rows = '"Jordan"\t"Anna"\t"aj"\t"1003"\t"Yes"\t""\n"Roe"\t"Al"\t"annajordan"\t"1004"\t"Yes"\t""\n'
     (tmp_path / "file.csv").write_text(BLACKBOARD + rows)

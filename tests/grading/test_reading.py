@@ -6,7 +6,7 @@ import types
 
 import nbformat
 import pytest
-from test_marking import released
+from test_repair import released
 
 from dgc_lab.common import LabError
 from dgc_lab_grading.course import feedback, unzip
