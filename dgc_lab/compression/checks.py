@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from dgc_lab.common import check_list, check_text
+from dgc_lab.common import check_instance, check_list, check_text
+from dgc_lab.compression.config import Collectives
 from dgc_lab.compression.scheme import AllGather, AllReduceMean, Scheme, SparseMean
 
 QUESTIONS = "AllReduceMean(tensor), SparseMean(indices, values, size) or AllGather((tensor, ...))"
@@ -22,22 +24,54 @@ def checked_names(names: Sequence[str] | None, variables: list) -> list[str]:
     return given
 
 
-def check_gradients(gradients: list, workers: int, variables: int) -> None:
-    """Raise ValueError unless there is a list of gradients for each worker, with one for each variable."""
-    found = [len(own) for own in gradients]
-    if found != [variables] * workers:
-        raise ValueError(f"gradients must be {workers} lists of {variables}, one for each worker, got lists of {found}")
+def checked_kinds(gradients: list, workers: int, variables: list, names: list[str]) -> list[str]:
+    """Return each gradient's kind: ``"tensor"``, ``"rows"`` (``tf.IndexedSlices``) or ``"none"``.
+
+    Raises ValueError unless there is a list of gradients for each worker, with one for each variable, in the variable's
+    shape and of the same kind on all workers.
+    """
+    found, count = [len(own) for own in gradients], len(variables)
+    if found != [count] * workers:
+        raise ValueError(f"gradients must be {workers} lists of {count}, one for each worker, got lists of {found}")
+    kinds = [[kind_of(gradient) for gradient in own] for own in gradients]
+    for i, (name, variable) in enumerate(zip(names, variables, strict=True)):
+        for own in gradients:
+            shape = getattr(own[i], "shape", None)
+            if not variable.shape.is_compatible_with(shape):
+                raise ValueError(f"gradient of {name} must have the variable's shape {variable.shape}, got {shape}")
+        if len({own[i] for own in kinds}) > 1:
+            raise ValueError(f"gradient of {name} must be of one kind on all workers, got {[own[i] for own in kinds]}")
+    return kinds[0]
+
+
+def kind_of(gradient) -> str:
+    return "none" if gradient is None else "rows" if isinstance(gradient, tf.IndexedSlices) else "tensor"
+
+
+def check_kinds(kinds: list[str], before: set, names: list[str]) -> None:
+    """Raise ValueError if all gradients are None, or if one changes between a tensor and rows.
+
+    ``before`` holds pairs of a variable's number and its gradient's kind in earlier steps, if the kind must not change.
+    """
+    if set(kinds) <= {"none"}:
+        raise ValueError(f"gradients must hold at least one tensor, got None for all variables, {list(names)}")
+    for i, kind in before:
+        if kinds[i] not in ("none", kind):
+            raise ValueError(
+                f"gradient of {names[i]} must be of the same kind in all steps, {kind}, got {kinds[i]}: workers share "
+                "one velocity of rows, but each has its own velocity of a tensor"
+            )
 
 
 def checked_step(scheme: Scheme, gradient, state, context, name: str):
     """Run the scheme's step for the tensor called ``name``; raise ValueError for a wrong question or result."""
     who = f"{scheme.label}, for {name},"
-    step, answer, asked = explained(who, scheme.step, gradient, state, context), None, False
+    step, answer, asked = explain_generator_error(who, scheme.step, gradient, state, context), None, False
     if not inspect.isgenerator(step):
         raise ValueError(f"{who} must have a step with a yield in it, it returned {step!r}")
     while True:
         try:
-            question = explained(who, step.send, answer)
+            question = explain_generator_error(who, step.send, answer)
         except StopIteration as end:
             if not asked:
                 raise ValueError(
@@ -47,7 +81,7 @@ def checked_step(scheme: Scheme, gradient, state, context, name: str):
         answer, asked = (yield checked_question(question, who)), True
 
 
-def explained(who: str, call: Callable, *arguments):
+def explain_generator_error(who: str, call: Callable, *arguments):
     """Call a scheme's function; raise ValueError if TensorFlow got a generator, as from a yield in a branch."""
     try:
         return call(*arguments)
@@ -101,7 +135,20 @@ def checked_sparse(question: SparseMean, who: str) -> SparseMean:
         )
     if not isinstance(question.size, int) or not 0 <= question.size < 2**31:
         raise ValueError(f"{who} must yield SparseMean with a size from 0 to 2**31 - 1, got {question.size!r}")
+    if not indices.shape.is_compatible_with(values.shape):
+        raise ValueError(f"{who} must yield SparseMean with an index per value, got {indices.shape} and {values.shape}")
+    if not is_ratio(question.ratio):
+        raise ValueError(
+            f"{who} must yield SparseMean with a ratio in [0, 1], a scalar tensor or None, got {question.ratio!r}"
+        )
     return SparseMean(indices, values, question.size, question.ratio)
+
+
+def is_ratio(value) -> bool:
+    """Return whether a `SparseMean` may have this ratio. The value of a tensor is unknown until the graph runs."""
+    if tf.is_tensor(value):
+        return value.dtype.is_floating and value.shape.rank in (0, None)
+    return value is None or (isinstance(value, numbers.Real) and 0 <= value <= 1)
 
 
 def as_tensors(given, question, who: str) -> tuple:
@@ -134,6 +181,13 @@ def checked_result(result, gradient, state, who: str):
     return result
 
 
+def check_workers(workers: list[list], communicator: Collectives) -> None:
+    """Raise ValueError unless there are equally many started steps for each worker in this process."""
+    lengths, local = [len(steps) for steps in workers], check_instance("communicator", communicator, Collectives).local
+    if len(lengths) != local or len(set(lengths)) > 1:
+        raise ValueError(f"workers must be {local} lists of equally many started steps, got lists of {lengths}")
+
+
 def described_alike(asked: list[dict], who: str) -> str:
     """Return a description of a round's questions; raise ValueError unless all workers in this process ask the same."""
     each = [{i: described(question) for i, question in questions.items()} for questions in asked]
@@ -147,7 +201,10 @@ def described(question) -> str:
     if isinstance(question, AllReduceMean):
         return f"AllReduceMean of {question.tensor.dtype.name} {question.tensor.shape}"
     if isinstance(question, SparseMean):
-        return f"SparseMean of size {question.size}"
+        ratio = question.ratio
+        if ratio is not None:  # it decides between allreduce and allgather
+            ratio = "a tensor" if tf.is_tensor(ratio) else float(ratio)
+        return f"SparseMean of size {question.size}, ratio {ratio}"
     return "AllGather of " + ", ".join(
         f"{one.dtype.name} {('length', *one.shape[1:])[: one.shape.rank]}" for one in question.tensors
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from dgc_lab.common import check_instance, check_number
-from dgc_lab.compression.checks import check_gradients, checked_names, checked_step, described_alike
+from dgc_lab.compression.checks import check_kinds, checked_kinds, checked_names, checked_step
 from dgc_lab.compression.config import Collectives, DGCConfig
 from dgc_lab.compression.dgc_scheme import scheme_and_config
 from dgc_lab.compression.driver import Wire, exchange, run_schemes
@@ -19,7 +19,7 @@ from dgc_lab.compression.gradients import check_numbers, flatten, local_gradient
 from dgc_lab.compression.local_deltas import LocalDeltas
 from dgc_lab.compression.parts import GradientVectors, Parts, row_mean, uncompressed_mean
 from dgc_lab.compression.scheme import Scheme, StepContext
-from dgc_lab.compression.updates import Outcome, Report, Update, after, rows_with_momentum
+from dgc_lab.compression.updates import Outcome, Report, Update, rows_with_momentum, wait_for
 from dgc_lab.compression.wrappers import momentum_step
 
 
@@ -88,9 +88,10 @@ class Compressor(tf.Module):
         self.states = [tf.nest.map_structure(new_variable, first) for _ in range(communicator.local)]
         has_velocity = self.scheme.momentum and self.parts.uncompressed
         self.velocity = new_variable(self.parts.zeros(self.parts.uncompressed), "velocity") if has_velocity else None
-        local = self.scheme.every > 1
-        self.local = LocalDeltas(self.scheme, self.parts.shapes, communicator.local) if local else None
-        self._agreed = set()  # descriptions that all ranks have in common
+        self.local = LocalDeltas(self.scheme, self.parts.shapes, communicator.local) if self.scheme.every > 1 else None
+        has_local_velocity = self.keeps_rows and self.config.has_local_velocity
+        self._with_local_velocity = self.parts.compressed if has_local_velocity else []
+        self._agreed, self._kinds = set(), set()  # descriptions that all ranks have in common; as in `check_kinds`
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -102,7 +103,7 @@ class Compressor(tf.Module):
         """Return to the state before the first step."""
         for variable in self.state:
             variable.assign(tf.zeros_like(variable))
-        first = self.parts.first_state(self.scheme.init)
+        self._kinds, first = set(), self.parts.first_state(self.scheme.init)
         for state in self.states:
             tf.nest.map_structure(lambda variable, value: variable.assign(value), state, first)
 
@@ -138,7 +139,9 @@ class Compressor(tf.Module):
             learning rate and subtracted, and a `Report`.
 
         Raises:
-            ValueError: gradients are not one list for each worker in this process, with one entry for each variable.
+            ValueError: gradients are not one list for each worker in this process, with one entry of the right shape
+                for each variable, of the same kind on all workers; all are None; or with velocities of its own on each
+                worker, a compressed variable's gradient changes between a tensor and ``tf.IndexedSlices``.
             RanksDisagree: at the first step, on all ranks, if they differ in config, variables, the order of these, or
                 in which of them have gradients.
             tf.errors.InvalidArgumentError: a gradient of some worker holds NaN or infinity; on all workers, with the
@@ -166,20 +169,20 @@ class Compressor(tf.Module):
 
     def prepared(self, gradients, metadata=None) -> list[GradientVectors]:
         """Return the gradients of each worker in this process, combined over the ranks of its host."""
-        check_gradients(gradients, self.communicator.local, len(self.trained))
+        kinds = checked_kinds(gradients, self.communicator.local, self.trained, self.names)
         metadata = metadata or [tf.zeros([0])] * len(gradients)
-        kinds = ["none" if g is None else type(g).__name__.replace("Symbolic", "Eager") for g in gradients[0]]
         variables = list(zip(self.names, [tuple(v.shape) for v in self.trained], kinds, strict=True))
         self.agree(f"{self.config}, {self.scheme}, variables {variables}")
+        check_kinds(kinds, self._kinds, self.names)
+        self._kinds |= {(i, kinds[i]) for i in self._with_local_velocity if kinds[i] != "none"}
         average, prepared = self.config.reduction == "average", []
         pooled = self.communicator.reduce_within_host(gradients, metadata, average)
         for worker, (own, numbers) in enumerate(zip(*pooled, strict=True)):
             if not self.keeps_rows:
                 own = [g if g is None else tf.convert_to_tensor(g) for g in own]
             weights = self.local.weights(self.trained, worker) if self.local else self.trained
-            prepared.append(
-                self.parts.vectors(*local_gradients(own, weights, self.config, self.communicator.size), numbers)
-            )
+            found = local_gradients(own, weights, self.config, self.communicator.size)
+            prepared.append(self.parts.vectors(*found, numbers))
         return prepared
 
     def agree(self, what: str) -> None:
@@ -194,9 +197,8 @@ class Compressor(tf.Module):
             return []
         per_tensor, steps = self.scheme.per_tensor, []
         given = own.tensors if per_tensor else [flatten(own.tensors)]
-        for place, (gradient, state) in enumerate(
-            zip(given, self.parts.pick_state(self.states[worker], own), strict=True)
-        ):
+        states = self.parts.pick_state(self.states[worker], own)
+        for place, (gradient, state) in enumerate(zip(given, states, strict=True)):
             # Each tensor draws its own numbers.
             seed = tf.stack([self.seed, tf.cast(self.step, tf.int32) + 1000 * place])
             worker_seed = tf.random.experimental.stateless_fold_in(seed, self.communicator.first + worker)
@@ -221,15 +223,15 @@ class Compressor(tf.Module):
         vectors = [[uncompressed_mean(own.vector)] if own.uncompressed else [] for own in workers]
         slices = [[row_mean(rows, self.wire) for rows in own.slices] for own in workers]
 
-        def watch(asked):
-            self.agree(described_alike(asked, self.scheme.label))
+        def watch(asked, description):
+            self.agree(description)
             if first_asked:
                 return []
             first_asked.extend([questions[i] for i in range(count)] for questions in asked)
             return self.metadata(workers, first_asked)
 
         started = [[*own, *vector, *rows] for own, vector, rows in zip(steps, vectors, slices, strict=True)]
-        results, bytes_sent = run_schemes(started, self.communicator, self.wire, watch)
+        results, bytes_sent = run_schemes(started, self.communicator, self.wire, watch, self.scheme.label)
         *ended, table = results[0]
         compressed, rest = ended[:count], ended[count:]
         updates = [tf.convert_to_tensor(update) if dense else update for update, _, _ in compressed]
@@ -285,7 +287,7 @@ class Compressor(tf.Module):
             done += [getattr(self, name).assign_add(more) for name, more in counts.items()]
             done += update.subtract(learning_rate) if learning_rate is not None else []
         updates = update.by_variable() if learning_rate is None else [None] * len(self.trained)
-        return after(updates, [] if tf.executing_eagerly() else [*checks, *done]), report
+        return wait_for(updates, [] if tf.executing_eagerly() else [*checks, *done]), report
 
     def ratio_of_step(self, given=None):
         """Return the ratio of the next step, given or by the warm-up: a number or a float64 scalar tensor."""

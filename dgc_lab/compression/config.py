@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_flag, check_instance, check_list, check_number, check_whole
 from dgc_lab.compression.break_even import DENSE_ELEMENT, dense_is_shorter
+from dgc_lab.compression.segment_search import elements_to_keep
 from dgc_lab.compression.thresholding import RULES, SCOPES
 from dgc_lab.compression.wire_format import INDEX_TYPES, VALUE_TYPES, Layout
 
@@ -127,9 +128,8 @@ class DGCConfig:
             check_number("clip_norm", self.clip_norm, "above 0, or None for no clipping")
         if not isinstance(self.warm_up, Sequence) or isinstance(self.warm_up, str):
             raise ValueError(f"warm_up must be a sequence of ratios, got {self.warm_up!r}")
-        for name, least in {"warm_up_steps": 1, "dense_below": 0}.items():
-            check_whole(name, getattr(self, name), least)
-        check_whole("seed", self.seed, 0, 2**31 - 1)
+        for name, allowed in {"warm_up_steps": (1,), "dense_below": (0,), "seed": (0, 2**31 - 1)}.items():
+            object.__setattr__(self, name, check_whole(name, getattr(self, name), *allowed))  # an int, not numpy's
         for name, default in type(self).__dataclass_fields__.items():
             if isinstance(default.default, bool):
                 check_flag(name, getattr(self, name))
@@ -152,6 +152,11 @@ class DGCConfig:
         if tf.is_tensor(stage):
             return tf.gather(tf.constant([*self.warm_up, self.ratio], tf.float64), tf.minimum(stage, len(self.warm_up)))
         return self.warm_up[stage] if stage < len(self.warm_up) else self.ratio
+
+    @property
+    def has_local_velocity(self) -> bool:
+        """Whether each worker has its own velocity, which is applied before accumulation (momentum correction)."""
+        return self.momentum_correction and self.momentum > 0 and self.accumulate
 
     def is_dense(self, shape) -> bool:
         """Return whether a tensor of this shape is sent uncompressed, by `dense_vectors` and `dense_below`."""
@@ -219,5 +224,5 @@ def payload_bytes(shapes: Sequence[Sequence[int]], config: DGCConfig, workers: i
     switches = config.switch_to_dense and dense_is_shorter(config.ratio, workers, layout.entry_bytes)
     if switches or not sparse:
         return dense + 4 * workers, dense  # all workers' numbers travel in a table that is added up
-    entries = sum(-int(-config.ratio * (1 - 1e-7) * size // 1) for size in sparse)
+    entries = sum(elements_to_keep(config.ratio, sparse).numpy().tolist())
     return DENSE_ELEMENT * (sum(sizes) - sum(sparse)) + entries * layout.entry_bytes + layout.header_bytes, dense

@@ -54,7 +54,7 @@ def scheme_of(config: DGCConfig, ratio: float | tf.Tensor | None = None) -> Sche
         0.5
     """
     check_instance("config", config, DGCConfig)
-    corrects = config.momentum_correction and config.momentum > 0 and config.accumulate
+    corrects = config.has_local_velocity
 
     def init(gradient):
         if not config.accumulate:
@@ -73,11 +73,16 @@ def scheme_of(config: DGCConfig, ratio: float | tf.Tensor | None = None) -> Sche
             config.nesterov,
             config.factor_masking,
         )
-        size = gradient.shape[0]
-        mean = yield SparseMean(indices, values, size, share)
-        return mean, SparseVector([(indices, values)], size), state[::-1]
+        mean, own = yield from mean_of_selected(indices, values, gradient.shape[0], share)
+        return mean, own, state[::-1]
 
     scheme = Scheme(step, init, "dgc", selects_non_finite=True)
     if corrects:
         return replace(scheme, momentum=config.momentum, nesterov=config.nesterov)
     return with_momentum(scheme, config.momentum, config.nesterov) if config.momentum else scheme
+
+
+def mean_of_selected(indices: tf.Tensor, values: tf.Tensor, size: int, ratio: float | tf.Tensor | None = None):
+    """Ask for the mean of all workers' elements, as `SparseMean`; return it and this worker's own `SparseVector`."""
+    mean = yield SparseMean(indices, values, size, ratio)
+    return mean, SparseVector([(indices, values)], size)

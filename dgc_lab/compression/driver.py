@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dgc_lab.common import check_instance
 from dgc_lab.compression.break_even import break_even_ratio, one_message_is_shorter
+from dgc_lab.compression.checks import check_workers, described_alike
 from dgc_lab.compression.config import Collectives
 from dgc_lab.compression.scheme import AllGather, AllReduceMean, SparseMean, SparseVector
 from dgc_lab.compression.wire_format import Layout, Message, add_in_order, nbytes, pack, unpack
@@ -36,7 +36,8 @@ def run_schemes(
     workers: list[list],
     communicator: Collectives,
     wire: Wire = Wire(),  # noqa: B008, a tuple
-    watch: Callable = lambda questions: [],
+    watch: Callable = lambda questions, description: [],
+    who: str = "the steps",
 ):
     """Run the started steps of all workers in this process in parallel, with one exchange for all questions of a round.
 
@@ -44,16 +45,19 @@ def run_schemes(
         workers: for each worker here, a list of started steps (generators).
         communicator: the participants (`dgc_lab.distributed.communicators`).
         wire: encoding of sparse entries.
-        watch: function of the questions of a round, a dict by step for each worker here. It is called before the
-            exchange and returns each worker's metadata for all others in this round, flat float32; or nothing.
+        watch: function of the questions of a round, a dict by step for each worker here, and of their description,
+            which must be the same on all ranks. It is called before the exchange and returns each worker's metadata for
+            all others in this round, flat float32; or nothing.
+        who: name of the steps in messages.
 
     Returns:
-        ``(results, bytes_sent)``: lists of the steps' return values, each with the worker's table of metadata
-        (workers, numbers) at its end; and int64 (2,), the bytes that the workers in this process sent by allreduce and
-        by allgather.
+        ``(results, bytes_sent)``: for each worker here, the list of its steps' return values, followed by a table of
+        all workers' metadata, float32 (workers, numbers), for each round with metadata; and int64 (2,), the bytes that
+        the workers in this process sent by allreduce and by allgather.
 
     Raises:
-        ValueError: communicator is not one.
+        ValueError: communicator is not one; workers are not equally long lists, one for each worker in this process; or
+            their steps ask different questions.
 
     Example:
         >>> from dgc_lab.compression import AllReduceMean
@@ -64,7 +68,7 @@ def run_schemes(
         >>> [float(mean) for [mean] in results]
         [1.5, 1.5]
     """
-    check_instance("communicator", communicator, Collectives)
+    check_workers(workers, communicator)
     answers, bytes_sent = dict.fromkeys(range(len(workers[0]))), tf.zeros([2], tf.int64)
     results, tables, rounds = [[None] * len(steps) for steps in workers], [], 0
     while answers:
@@ -75,7 +79,7 @@ def run_schemes(
                     questions[i] = steps[i].send(answer)
                 except StopIteration as end:
                     ended[i] = end.value
-        metadata = watch(asked)
+        metadata = watch(asked, described_alike(asked, who))
         answers = {}
         if asked[0] or metadata:
             answers, table, more = exchange(asked, metadata, communicator, wire, rounds)

@@ -283,14 +283,15 @@ class AccumulateAndSelect : public Thresholds {
     OP_REQUIRES_OK(ctx, ctx->input_list("state", &state));
     const bool velocity = state.size() == 2;
     const int first = gradients.size() + state.size();
-    int64_t given = 0;
-    for (const Tensor& gradient : gradients) given += gradient.NumElements();
-    OP_REQUIRES(ctx, given == elements_ && (gradients.size() == 1 || gradients.size() == int(sizes_.size())),
+    const bool whole = gradients.size() == 1;
+    bool fits = whole ? gradients[0].NumElements() == elements_ : gradients.size() == int(sizes_.size());
+    for (int i = 0; fits && !whole && i < gradients.size(); ++i) fits = gradients[i].NumElements() == sizes_[i];
+    OP_REQUIRES(ctx, fits,
                 absl::InvalidArgumentError("gradients must have the sizes of the flat vector's tensors"));
     for (const Tensor& part : state) {
       OP_REQUIRES(ctx, part.NumElements() == elements_, absl::InvalidArgumentError("state must be as long as sizes"));
     }
-    OP_REQUIRES(ctx, state.size() || gradients.size() == 1,
+    OP_REQUIRES(ctx, state.size() || whole,
                 absl::InvalidArgumentError("gradients must be one tensor where there is no state"));
 
     Tensor made[2];
@@ -310,7 +311,6 @@ class AccumulateAndSelect : public Thresholds {
           Maxima(source + chunk.begin, largest, chunk.size);
           continue;
         }
-        const bool whole = gradients.size() == 1;
         const float* g = whole ? gradients[0].flat<float>().data() + chunk.begin
                                : gradients[chunk.tensor].flat<float>().data() + chunk.in_tensor;
         const float* v = state[0].flat<float>().data() + chunk.begin;

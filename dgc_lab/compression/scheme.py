@@ -8,7 +8,7 @@ ranks, and `dgc_lab.compression.driver` counts the bytes of every scheme in one 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -177,8 +177,8 @@ class Scheme:
         (2.0, [8, 0])
     """
 
-    step: Callable[..., Generator]
-    init: Callable = lambda gradient: ()
+    step: Callable[..., Generator] = field(repr=False)  # of no use in messages, and different on each rank
+    init: Callable = field(default=lambda gradient: (), repr=False)
     name: str = ""
     momentum: float | None = 0.0
     per_tensor: bool = False
@@ -206,6 +206,3 @@ class Scheme:
     def label(self) -> str:
         """Name for messages."""
         return f"the scheme {self.name}" if self.name else "the scheme"
-
-    def __repr__(self):
-        return f"Scheme {self.name}"  # the same on all ranks, which compare their schemes

@@ -136,7 +136,7 @@ def subtract(variables: list, update, learning_rate: tf.Tensor) -> list:
     ]
 
 
-def after(updates: list, operations: list) -> list:
+def wait_for(updates: list, operations: list) -> list:
     """Return the same updates (tensors, rows or None) as new nodes, which wait for the operations."""
     with tf.control_dependencies(operations):
         return [u if u is None else tf.nest.map_structure(tf.identity, u, expand_composites=True) for u in updates]

@@ -138,7 +138,7 @@ def after(scheme: Scheme, steps: int) -> Scheme:
     """
     check_instance("scheme", scheme, Scheme)
     check_whole("steps", steps, 1)
-    if scheme.momentum:
+    if scheme.momentum != 0:
         raise ValueError(f"scheme must have no momentum, which the dense steps would skip, got {scheme.label}")
 
     def step(gradient, state, context):

@@ -12,7 +12,10 @@ def accumulate(optimizer: keras.optimizers.Optimizer, gradients: list, exchange:
     """Add gradients to sums; every `gradient_accumulation_steps` batches, exchange their mean and clear them.
 
     The optimizer's own counter counts batches, and the inner optimizer's counts updates.
+
+    Raises ValueError if a variable has a gradient in some batches only: its sum might never be exchanged.
     """
+    check_same_variables(optimizer, gradients)
     steps, batches = optimizer.gradient_accumulation_steps, optimizer._iterations
     # Before the exchange: if NaN makes it fail, all ranks still agree on the batch that triggers the next one.
     batches.assign_add(1)
@@ -30,6 +33,19 @@ def accumulate(optimizer: keras.optimizers.Optimizer, gradients: list, exchange:
             total.assign(new)
 
     keras.ops.cond(batches % steps == 0, exchange_mean, keep)
+
+
+def check_same_variables(optimizer: keras.optimizers.Optimizer, gradients: list) -> None:
+    """Raise ValueError unless the same variables have gradients as in the first batch."""
+    variables = optimizer._trainable_variables
+    pairs = zip(variables, gradients, strict=True)
+    found = frozenset(variable.path for variable, gradient in pairs if gradient is not None)
+    first = optimizer.with_gradients = optimizer.with_gradients or found
+    if changed := sorted(found ^ first):
+        raise ValueError(
+            "gradients must be those of the same variables in every batch with gradient_accumulation_steps, got "
+            f"gradients in some batches only for {changed}: pass zeros instead of None"
+        )
 
 
 @keras.saving.register_keras_serializable(package="dgc_lab")

@@ -23,6 +23,7 @@ from dgc_lab.distributed.communicators import (
     check_communicator,
     check_equal,
     communicator_here,
+    describe_variables,
     gather_messages,
 )
 from dgc_lab.distributed.keras_refusals import check_synchronized, learning_rates
@@ -44,10 +45,10 @@ class AverageMetrics(keras.callbacks.Callback):
         communicator: as in `dgc_lab.distributed.DistributedOptimizer`.
 
     Raises:
-        RanksDisagree: on all ranks, if they differ. When training starts: in the number of steps or epochs, or in the
-            step from which they resume. With ``tf.data``, give each rank ``dataset.shard(hvd.size(), hvd.rank())`` and
-            the same number of batches. Later: in when they validate or stop, in their metrics' names, learning rates or
-            trained weights (by more than rounding).
+        RanksDisagree: on all ranks, if they differ. When training starts: in the number of steps or epochs, in the
+            step from which they resume, or in the shapes of non-trainable weights. With ``tf.data``, give each rank
+            ``dataset.shard(hvd.size(), hvd.rank())`` and the same number of batches. Later: in when they validate or
+            stop, in their metrics' names, learning rates or trained weights (by more than rounding).
         ValueError: when training starts on several ranks, if the number of steps per epoch is unknown, as with a
             generator, or if batch normalization has ``synchronized=True``.
 
@@ -68,7 +69,8 @@ class AverageMetrics(keras.callbacks.Callback):
         # A rank with fewer batches would leave the others waiting in the last step.
         numbers = f"steps per epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
         numbers += f", step {int(self.model.optimizer.iterations)}"  # a rank with a restored state does not broadcast
-        self.communicator.assert_same_on_all_ranks(numbers)
+        shared = self.model.non_trainable_weights
+        self.communicator.assert_same_on_all_ranks(f"{numbers}, {describe_variables(shared)}")
         if self.communicator.size > 1:
             if self.params.get("steps") is None:
                 reason = "if one rank runs out of batches first, the others wait for it forever"
@@ -76,7 +78,7 @@ class AverageMetrics(keras.callbacks.Callback):
             check_synchronized(self.model._flatten_layers())
         # Each rank keeps its own dropout seeds. A resumed run also keeps each rank's own moving statistics.
         if not int(self.model.optimizer.iterations):
-            self.communicator.broadcast([variable.value for variable in self.model.non_trainable_weights])
+            self.communicator.broadcast([variable.value for variable in shared])
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._examples = epoch + 1, {}

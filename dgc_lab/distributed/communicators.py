@@ -160,6 +160,20 @@ class HorovodWorkers(Communicator):
             return session.run(operation())
 
 
+def describe_variables(variables) -> str:
+    """Return the names, shapes and dtypes of Keras variables, which must agree on all ranks before a broadcast.
+
+    The names leave out the optimizer and layers around a variable: Keras numbers those in the order of their creation,
+    which may differ between ranks.
+
+    Example:
+        >>> import keras
+        >>> describe_variables([keras.Variable([1.0, 2.0], name="kernel")])
+        "[('kernel', (2,), 'float32')]"
+    """
+    return str([(variable.name, tuple(variable.shape), variable.dtype) for variable in variables])
+
+
 def gather_messages(communicator: Communicator, message: str, name: str) -> list[str]:
     """Return the messages of all workers in their order. A message is one line, and every worker must send one.
 

@@ -36,6 +36,7 @@ class GradientCompressionOptimizer(v1.Optimizer):
             ``DistributedOptimizer`` around one. This class then does Horovod's exchange, and the config's ``reduction``
             and ``values`` replace Horovod's ``op`` and ``compression``. ``MomentumOptimizer`` is accepted if the
             config's momentum is 0. If Horovod's optimizer is around this one, ``reduction="sum"`` needs ``op=Sum``.
+            Its ``backward_passes_per_step`` must be 1 in either order: it would add up gradients after compression.
         config: a `dgc_lab.compression.config.DGCConfig`; if None, the paper's algorithm at 0.1 %.
         communicator: the participants (`dgc_lab.distributed.communicators`), to exchange without Horovod's optimizer.
 

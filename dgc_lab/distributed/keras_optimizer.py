@@ -14,7 +14,7 @@ from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.distributed.accumulation import accumulate, per_update
-from dgc_lab.distributed.communicators import Communicator, check_communicator, communicator_here
+from dgc_lab.distributed.communicators import Communicator, check_communicator, communicator_here, describe_variables
 from dgc_lab.distributed.keras_refusals import (
     check_optimizer,
     check_plain_sgd,
@@ -58,7 +58,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     Args:
         optimizer: Keras optimizer that applies the update. With a `DGCConfig`, or a scheme with momentum such as
-            ``signum()``, it must be SGD without momentum, because the config applies the momentum.
+            ``signum()`` or ``demo()``, it must be SGD without momentum, which the config applies.
         config: how to compress: a `dgc_lab.compression.DGCConfig`, or a scheme from `dgc_lab.compression` such as
             ``powersgd(rank=2)``. If None, the ranks average uncompressed gradients.
         communicator: the workers that take part. If None, Horovod's ranks, or one worker if Horovod is not running.
@@ -68,11 +68,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     Raises:
         ValueError: `optimizer` is not a Keras optimizer, is or holds a ``LossScaleOptimizer`` or another
-            ``DistributedOptimizer``, or combines use_ema with gradient_accumulation_steps; with a config that has
-            momentum, it is not SGD, or has momentum, weight decay or clipping of its own; `config` is `local_sgd`;
-            `options` is set without a scheme. Also, later, if a ``LossScaleOptimizer`` wraps this optimizer, or if the
-            model is quantized to float8.
-        RanksDisagree: at the first step, on all ranks, if they differ in config, model or step.
+            ``DistributedOptimizer``, or combines use_ema with gradient_accumulation_steps; with a `DGCConfig`, or a
+            scheme with momentum, it is not SGD, or has momentum, weight decay or clipping of its own; `config` is
+            `local_sgd`; `options` is set without a scheme. Also, later, if a ``LossScaleOptimizer`` wraps this
+            optimizer, or if the model is quantized to float8.
+        RanksDisagree: at the first step, on all ranks, if they differ in config, optimizer, model or step.
 
     Example:
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
@@ -111,14 +111,14 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if not isinstance(config, DGCConfig | Scheme | None):
             raise ValueError(f"config must be a DGCConfig, a Scheme or None, got {config!r}")
         check_communicator(communicator)
-        if isinstance(config, DGCConfig) or getattr(config, "momentum", 0):
+        if isinstance(config, DGCConfig) or getattr(config, "momentum", 0) != 0:  # None: the state is momentum
             check_plain_sgd(optimizer)
         if options is not None:
             check_instance("options", options, DGCConfig)
             if not isinstance(config, Scheme):
                 raise ValueError(f"options must be None unless config is a scheme, got {options} with config {config}")
         if getattr(config, "every", 1) > 1:
-            raise ValueError(f"config must exchange in every step, got {config}: train local SGD with ModelTrainer")
+            raise ValueError(f"config must exchange in every step, got {config.label}: train it with ModelTrainer")
         keras.optimizers.Optimizer.__init__(  # not that of LossScaleOptimizer, which accepts fewer options
             self,
             learning_rate=0.0,
@@ -132,7 +132,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             self.learning_rate = schedule
         self.compressor = None
-        self._started, self.loss_scale = False, {}
+        self._started, self.loss_scale, self.with_gradients = False, {}, frozenset()
 
     def build(self, variables):
         """Create velocities, residuals and the inner optimizer's state. Keras calls it before the first step."""
@@ -185,15 +185,16 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.apply(updates, self._trainable_variables)
 
     def _start(self):
-        """Before the first step, check that all ranks are at the same step and broadcast rank 0's values."""
+        """Before the first step, check that all ranks have the same step and variables; broadcast rank 0's values."""
         if self._started:
             return
         with tf.init_scope():
-            step = f"step {int(self.compressor.step)} (every rank must load its own state, or none)"
-            self.communicator.assert_same_on_all_ranks(step)
+            inner, advice = self.inner_optimizer, "(every rank must load its own state, or none)"
             # Not the sums of accumulated gradients: each rank has its own.
-            state = [*self._trainable_variables, self._iterations, *self.loss_scale.values()]
-            self.communicator.broadcast([variable.value for variable in (*state, *self.inner_optimizer.variables)])
+            state = [*self._trainable_variables, self._iterations, *self.loss_scale.values(), *inner.variables]
+            alike = f"step {int(self.compressor.step)} {advice}, {type(inner).__name__}, {describe_variables(state)}"
+            self.communicator.assert_same_on_all_ranks(alike)
+            self.communicator.broadcast([variable.value for variable in state])
         self._started = True
 
     @property

@@ -83,15 +83,15 @@ def learning_rates(optimizer: keras.optimizers.Optimizer) -> list[float]:
 
 
 def check_plain_sgd(optimizer) -> None:
-    """Check that `optimizer` is SGD without the options that a config with momentum provides.
+    """Check that `optimizer` is SGD without the options that a `DGCConfig`, or a scheme with momentum, provides.
 
     Raises:
         ValueError: `optimizer` is not SGD, or has momentum, weight decay or clipping.
     """
     if type(optimizer) is not keras.optimizers.SGD:
         raise ValueError(
-            f"optimizer must be keras.optimizers.SGD, got {type(optimizer).__name__}: compression with momentum, such "
-            "as Deep Gradient Compression, is defined for SGD only. Without such a config, any optimizer works"
+            f"optimizer must be keras.optimizers.SGD, got {type(optimizer).__name__}: a DGCConfig, or a "
+            "scheme with momentum, is defined for SGD only. Without such a config, any optimizer works"
         )
     if optimizer.momentum:
         raise ValueError(

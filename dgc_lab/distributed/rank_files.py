@@ -41,13 +41,13 @@ class RankFiles:
         """Write the checkpoint of a step atomically, and keep the previous one.
 
         Raises:
-            LabError: the folder holds later steps of another run, or the file cannot be written.
+            LabError: the folder holds later steps, or the file cannot be written.
         """
         if step == self.step:
             return  # saving it again would delete the previous checkpoint
-        later = [saved for saved in self.steps() if saved > step and self.step is None]
-        if later:
-            raise LabError(f"{self.folder} holds step {later[-1]} of another run: restore it, or use an empty folder")
+        if later := [saved for saved in self.steps() if saved > step]:
+            found = f"{self.folder} holds step {later[-1]}, which is later than step {step}"
+            raise LabError(f"{found}: restore it and continue after it, or use an empty folder")
         save_arrays(self._file(step), json.dumps(self.about), *(raw(variable.numpy()) for variable in self.variables))
         for old in self.steps():
             if old not in (step, self.step):
@@ -169,7 +169,7 @@ class SaveRanks(keras.callbacks.Callback):
 
     Raises:
         LabError: the folder cannot be written; the files are from another number of ranks, another rank or another
-            model; or the folder holds a run that was not restored.
+            model; or the folder holds later epochs than the one to save, as without ``initial_epoch``.
 
     Example:
         >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])

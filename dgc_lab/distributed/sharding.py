@@ -35,15 +35,18 @@ class ShardedOptimizer:
     The ranks' weights must be equal at the start and are equal after each step, as in plain data parallelism.
 
     Args:
-        optimizer: a Keras optimizer that treats every element on its own; not one that clips norms.
-        variables: the float32 weights (``tf.Variable``, or those of a Keras model), in the same order on all ranks.
+        optimizer: a Keras optimizer that treats every element on its own; not one that clips norms or excludes
+            variables from weight decay.
+        variables: the float32 weights (``tf.Variable``, or those of a Keras model) without constraints, in the same
+            order on all ranks.
 
     Attributes:
         shard: ``tf.Variable``, the rank's part of the flat weights: the only one that ``optimizer`` updates.
         sizes: number of elements in each rank's part; the first ranks have one more if they differ.
 
     Raises:
-        ValueError: ``optimizer`` needs whole tensors or norms, is in use, or ``variables`` are not float32.
+        ValueError: ``optimizer`` needs whole tensors, norms or names, is in use, or ``variables`` are not float32 or
+            have constraints.
         RanksDisagree: on all ranks, if they differ in the optimizer's class or the variables' shapes.
         LabError: Horovod is not initialized in this process.
 
@@ -60,6 +63,8 @@ class ShardedOptimizer:
     def __init__(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[tf.Variable]):
         check_elementwise(optimizer)
         check_variables(check_some("variables", variables))
+        if bound := [getattr(v, "path", v.name) for v in variables if getattr(v, "constraint", None) is not None]:
+            raise ValueError(f"variables must have no constraint, which needs a whole tensor, got one on {bound[0]}")
         inner = [v.value if isinstance(v, keras.Variable) else v for v in variables]
         self.variables = [check_instance("variables", variable, tf.Variable) for variable in inner]
         if wrong := [variable.dtype.name for variable in self.variables if variable.dtype != tf.float32]:
@@ -77,11 +82,17 @@ class ShardedOptimizer:
     def apply(self, gradients: Sequence[tf.Tensor]) -> None:
         """Average the gradients over all ranks, update the rank's part, and collect all parts of the weights.
 
-        Raises ValueError unless there is a gradient for each variable.
+        Raises ValueError unless there is a gradient of the variable's shape for each variable.
         """
-        if len(gradients) != len(self.variables) or any(gradient is None for gradient in gradients):
-            found = [None if g is None else tuple(g.shape) for g in gradients]
-            raise ValueError(f"gradients must be {len(self.variables)} tensors, one for each variable, got {found}")
+        shapes = [variable.shape for variable in self.variables]
+        found = [None if gradient is None else tf.TensorShape(gradient.shape) for gradient in gradients]
+        if len(found) != len(shapes) or not all(
+            own is not None and own.is_compatible_with(shape) for own, shape in zip(found, shapes, strict=True)
+        ):
+            raise ValueError(
+                f"gradients must be {len(shapes)} tensors, one for each variable, got [{', '.join(map(str, found))}] "
+                f"for variables of shapes [{', '.join(map(str, shapes))}]"
+            )
         own = self.hvd.reducescatter(flatten(gradients), op=self.hvd.Average, name="dgc_lab.shard_gradients")
         self.optimizer.apply([own], [self.shard])
         whole = self.hvd.allgather(self.shard.read_value(), name="dgc_lab.shard_weights")
@@ -136,5 +147,7 @@ def check_elementwise(optimizer) -> None:
     for option in ("clipnorm", "global_clipnorm"):
         if (norm := getattr(optimizer, option)) is not None:
             raise ValueError(f"optimizer must have no {option}, because a rank sees a part of the gradient, got {norm}")
+    if any(getattr(optimizer, f"_exclude_from_weight_decay{end}", None) for end in ("", "_pattern")):
+        raise ValueError("optimizer must not exclude variables from weight decay: it sees a part of the flat weights")
     if optimizer.built:
         raise ValueError("optimizer must be new, got one that has been built for other variables")

@@ -1,4 +1,4 @@
-"""Counter for the bytes that any code passes to Horovod's collectives."""
+"""Counter for the bytes that any code passes to Horovod's allreduce, allgather and reducescatter."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class CollectiveBytes(dict):
 def count_collective_bytes():
     """Count the bytes that any code passes to Horovod's collectives, in a `CollectiveBytes` that grows.
 
-    It counts collectives as they run, eagerly or in a ``tf.function``. Functions traced while no count was active are
-    never counted.
+    It counts each allreduce, allgather and reducescatter as it runs, eagerly or in a ``tf.function``, but not broadcast
+    and alltoall. Functions traced while no count was active are never counted.
 
     Example:
         >>> with count_collective_bytes() as sent:  # doctest: +SKIP

@@ -184,6 +184,15 @@ def test_estimated_payload_counts_the_elements_sent(ratio):
     assert entries == int(elements_to_keep(ratio, 100)) == round(100 * ratio)
 
 
+def test_seeds_of_numpy_work():
+    weight = tf.Variable([[1.0, 2.0]])
+    updates = []
+    for seed in (3, np.int64(3)):
+        compressor = Compressor(DGCConfig(seed=seed, dense_below=0), [weight], OneWorker())
+        updates.append(compressor([[tf.constant([[0.5, -1.0]])]])[0][0])
+    np.testing.assert_array_equal(*updates)
+
+
 @pytest.mark.parametrize("warm_up", [(1.5, 0.5), (0.5, 0.0), (0.01, 0.001), (0.25, 0.0005)])
 def test_warm_up_must_decrease_towards_the_ratio(warm_up):
     with pytest.raises(ValueError, match=r"warm_up must hold ratios that fall from at most 1 towards the ratio 0\.001"):

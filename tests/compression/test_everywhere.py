@@ -125,6 +125,7 @@ def test_momentum_follows_the_exchange_unless_built_in():
         ("qsgd:levels=4,levels=2", "levels of qsgd must be given once, got 'levels=4,levels=2'"),
         ("qsgd:after=0", "steps must be a whole number of at least 1, got 0"),
         ("dgc:after=5", "scheme must have no momentum, which the dense steps would skip, got the scheme dgc:"),
+        ("demo:after=5", "scheme must have no momentum, which the dense steps would skip, got the scheme demo:"),
         ("dense:since=3,every=1", "every must be a whole number of at least 2, got 1"),
         ("sign:x=1", "parameters of sign must be one of after, every, since, outer_rate, got 'x'"),
     ],
@@ -161,6 +162,13 @@ def test_spaces_in_a_scheme_description_are_ignored():
 def test_invalid_fields_of_a_scheme_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         Scheme(**{"step": lambda gradient, state, context: None, **values})
+
+
+def test_ranks_compare_all_fields_of_a_scheme_but_its_functions():
+    """A function has another address on each rank."""
+    assert str(scaled(0.5)) == str(scaled(0.5))
+    for wrap in (with_momentum, lambda scheme, factor: local_sgd(scheme, outer_rate=factor)):
+        assert str(wrap(scaled(0.5), 0.9)) != str(wrap(scaled(0.5), 0.5))
 
 
 @pytest.mark.parametrize("wrap", [with_error_feedback, with_momentum, local_sgd, lambda scheme: after(scheme, 3)])

@@ -170,5 +170,5 @@ def test_local_sgd_works_with_a_compression_scheme():
 def test_local_sgd_rejects_bad_values_and_keras_optimizers():
     with pytest.raises(ValueError, match="every must be a whole number of at least 2, got 1"):
         local_sgd(dense(), every=1)
-    with pytest.raises(ValueError, match=r"config must exchange in every step, got Scheme dense, every 8 steps"):
+    with pytest.raises(ValueError, match=r"config must exchange in every step, got the scheme dense, every 8 steps"):
         DistributedOptimizer(keras.optimizers.SGD(0.1), local_sgd(dense()))

@@ -268,6 +268,7 @@ def test_weights_of_other_types_get_the_same_bits(dtype):
     ("parts", "state", "message"),
     [
         ([[1.0, 2.0]], [[0.0, 0.0, 0.0]], "gradients must have the sizes"),
+        ([[1.0, 2.0], [3.0]], [[0.0, 0.0, 0.0]], "gradients must have the sizes"),
         ([[1.0, 2.0, 3.0]], [[0.0, 0.0]], "state must be as long as sizes"),
         ([[1.0], [2.0, 3.0]], [], "gradients must be one tensor where there is no state"),
     ],

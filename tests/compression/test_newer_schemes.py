@@ -75,6 +75,13 @@ def test_a_sketch_has_equally_large_groups_and_their_means():
     assert np.all(np.diff(own[np.argsort(X)]) >= 0), "groups are in order"
 
 
+@pytest.mark.parametrize("size", [17, 31, 100])
+def test_sketch_groups_differ_by_at_most_one_element(size):
+    _, counts = np.unique(sent_alone(sketch(levels=16), X[:size]).numpy(), return_counts=True)
+    assert len(counts) == 16
+    assert counts.max() - counts.min() <= 1
+
+
 @pytest.mark.parametrize("size", [1, 3, 16, 17])
 def test_a_sketch_of_few_elements_is_exact_or_grouped(size):
     own = sent_alone(sketch(levels=16), X[:size]).numpy()
@@ -89,6 +96,12 @@ def test_adaptive_quantization_sends_one_value_for_each_sign():
     np.testing.assert_array_equal(own > 0, up[0] <= X)
     np.testing.assert_array_equal(own < 0, down[-1] >= X)
     np.testing.assert_allclose([own.max(), own.min()], [up.mean(), down.mean()], rtol=1e-5)
+
+
+def test_adaptive_quantization_counts_elements_with_a_margin():
+    """0.07 * 200 / 2 is 7.000000000000001."""
+    own = sent_alone(adaptive_quantization(0.07), X[:200]).numpy()
+    assert (np.sum(own > 0), np.sum(own < 0)) == (7, 7)
 
 
 # Ratios that adapt ----------------------------------------------------------------------------------------------------

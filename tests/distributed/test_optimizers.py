@@ -9,7 +9,7 @@ import tensorflow as tf
 from test_tensorboard import read
 
 from dgc_lab.common import LabError
-from dgc_lab.compression import AllReduceMean, Scheme, qsgd, signum, with_error_feedback
+from dgc_lab.compression import AllReduceMean, Scheme, demo, qsgd, signum, with_error_feedback
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.distributed.batch_norm import average_statistics
@@ -38,13 +38,18 @@ def fit(model, **options):
 @pytest.mark.parametrize(
     ("inner", "config", "message"),
     [
-        (keras.optimizers.Adam(), DGCConfig(), r"must be keras.optimizers.SGD, got Adam: .* such as Deep G"),
+        (
+            keras.optimizers.Adam(),
+            DGCConfig(),
+            r"must be keras.optimizers.SGD, got Adam: a DGCConfig, .* is defined for SGD only",
+        ),
         (
             keras.optimizers.Adam(),
             signum(),
-            r"got Adam: compression with momentum, .* Without such a config, any optimizer works",
+            r"got Adam: .* or a scheme with momentum, .* Without such a config, any optimizer works",
         ),
         (keras.optimizers.SGD(0.1, momentum=0.9), DGCConfig(), r"momentum must be 0 in the inner SGD, got 0.9"),
+        (keras.optimizers.SGD(0.1, momentum=0.9), demo(), r"momentum must be 0 in the inner SGD, got 0.9"),
         (
             keras.optimizers.SGD(0.1, weight_decay=0.1),
             DGCConfig(),
@@ -412,6 +417,17 @@ def test_accumulated_gradients_are_sent_once_per_update():
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert 4 * models[1].optimizer.bytes_sent == models[2].optimizer.bytes_sent > 0
     assert int(models[1].optimizer.iterations) == 4
+
+
+def test_gradients_in_some_accumulated_batches_only_are_rejected():
+    """Their sum would not be exchanged if the last batch has none."""
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    weights = [keras.Variable([1.0, 2.0], name=name) for name in ("always", "sometimes")]
+    for _ in range(2):
+        optimizer.apply([tf.ones([2]), tf.ones([2])], weights)
+    optimizer.apply([tf.ones([2]), tf.ones([2])], weights)
+    with pytest.raises(ValueError, match=r"gradients must be those of the same variables .* only for \['sometimes'\]"):
+        optimizer.apply([tf.ones([2]), None], weights)
 
 
 @pytest.mark.nightly_except("Adam", "SGD")

@@ -43,8 +43,11 @@ def fit(how=None, epochs=3):
         callbacks += on_first_rank(keras.callbacks.LambdaCallback(on_epoch_begin=scale_kernel))
     elif how == "stop":
         callbacks += on_first_rank(keras.callbacks.LambdaCallback(on_epoch_end=stop))
+    if (how, rank) == ("layers", 1):
+        layers.insert(0, keras.layers.BatchNormalization())
     model = keras.Sequential([keras.Input((4,)), *layers])
-    inner = keras.optimizers.SGD(0.1)
+    falls = (how, rank) == ("schedules", 1)  # then the optimizer has no variable for its rate
+    inner = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 9, 0.9) if falls else 0.1)
     optimizer = inner if how == "no exchange" else DistributedOptimizer(inner)
     metrics = ["mse" if (how, rank) == ("names", 1) else "mae"]
     model.compile(optimizer, "mse", metrics=metrics, jit_compile=False)
@@ -60,6 +63,8 @@ DIFFERENCES = {
     "schedule": r"learning rates must be the same on all ranks, got \[0.01\] on rank 0 and \[0.1\] on rank 1: use",
     "plateau": r"learning rates must be the same on all ranks, got \[0.01\] on rank 0 and \[0.1\] on rank 1",
     "weights": r"trained weights must be the same on all ranks, got .*hidden/kernel on rank 1 that differs",
+    "layers": r"all ranks must have the same settings .*moving_mean",
+    "schedules": r"all ranks must have the same settings .*'learning_rate'",
     "stop": "got training ends on rank 0 and epoch 2 begins on rank 1: .* must follow AverageMetrics",
     "synchronized": r"synchronized must be False .* got True in \['shared'\].*Use .*AverageStatistics",
     "synchronized, no weights": r"synchronized must be False .* got True in \['shared'\]",

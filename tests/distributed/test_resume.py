@@ -111,10 +111,11 @@ def test_a_new_run_does_not_delete_later_checkpoints(tmp_path):
     assert saves.restore(model) == 5
     fit(model, saves, epochs=6, first=5)
     fresh, saves = model_and_saves(tmp_path)
-    saves.restore(fresh)
-    saves.files.step = None  # as if never restored
-    with pytest.raises(LabError, match="holds step 6 of another run: restore it, or use an empty folder"):
-        fit(fresh, saves, epochs=1)
+    assert saves.restore(fresh) == 6
+    for restored in (6, None):  # None as if never restored
+        saves.files.step = restored
+        with pytest.raises(LabError, match="holds step 6, which is later than step 1: restore it and continue"):
+            fit(fresh, saves, epochs=1)
     assert {file.name for file in tmp_path.iterdir()} == {"rank_0_step_5.npz", "rank_0_step_6.npz"}
 
 

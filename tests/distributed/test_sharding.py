@@ -112,6 +112,12 @@ def test_ranks_with_different_variables_are_rejected(two_ranks):
         two_ranks.run(disagree)
 
 
+def partly_decayed():
+    optimizer = keras.optimizers.AdamW(0.1)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
 def used():
     optimizer = keras.optimizers.Adam()
     optimizer.build([tf.Variable([1.0])])
@@ -124,6 +130,7 @@ def used():
         (lambda: keras.optimizers.Adafactor(), "optimizer must be one of SGD, Adam, .*got Adafactor"),
         (lambda: keras.optimizers.Adam(clipnorm=1.0), "optimizer must have no clipnorm.*got 1.0"),
         (lambda: keras.optimizers.Adam(global_clipnorm=2.0), "optimizer must have no global_clipnorm.*got 2.0"),
+        (partly_decayed, "optimizer must not exclude variables from weight decay"),
         (used, "optimizer must be new"),
     ],
 )
@@ -132,10 +139,19 @@ def test_optimizers_that_need_more_than_a_part_are_rejected(make, message):
         check_elementwise(make())
 
 
+def test_constraints_are_rejected():
+    bound = keras.layers.Dense(1, kernel_constraint="non_neg")
+    bound.build((None, 3))
+    with pytest.raises(ValueError, match=r"variables must have no constraint, .*, got one on .*kernel"):
+        ShardedOptimizer(keras.optimizers.SGD(0.1), bound.trainable_variables)
+
+
 def skip_a_gradient():
     sharded = ShardedOptimizer(keras.optimizers.SGD(0.1), [tf.Variable(tf.zeros([3])), tf.Variable(tf.zeros([2]))])
     with pytest.raises(ValueError, match=r"gradients must be 2 tensors, one for each variable, got \[\(3,\), None\]"):
         sharded.apply([tf.ones([3]), None])
+    with pytest.raises(ValueError, match=r"got \[\(2,\), \(3,\)\] for variables of shapes \[\(3,\), \(2,\)\]"):
+        sharded.apply([tf.ones([2]), tf.ones([3])])
     return sharded.shard.numpy().tolist()
 
 

@@ -135,7 +135,7 @@ def differ(how):
     import horovod.tensorflow as hvd
 
     weights, config = [tf.Variable(tf.zeros([3, 4])), tf.Variable(tf.zeros([4]))], DGCConfig(dense_below=0)
-    gradients = [tf.ones([3, 4]), tf.ones([4])]
+    gradients, ratio = [tf.ones([3, 4]), tf.ones([4])], None
     if hvd.rank() == 1:
         if how == "ratio":
             config = dataclasses.replace(config, ratio=0.5)
@@ -143,10 +143,12 @@ def differ(how):
             weights, gradients = weights[::-1], gradients[::-1]
         elif how == "gradients":
             gradients[1] = None
-    Compressor(config, weights, HorovodWorkers())([gradients])
+        elif how == "ratio of the step":  # rank 1 would call allreduce, and rank 0 allgather
+            ratio = 0.5
+    Compressor(config, weights, HorovodWorkers())([gradients], ratio)
 
 
-@pytest.mark.parametrize("how", ["ratio", "order", "gradients"])
+@pytest.mark.parametrize("how", ["ratio", "order", "gradients", "ratio of the step"])
 def test_every_rank_reports_a_disagreement(two_ranks, how):
     with pytest.raises(RankFailed) as failure:
         two_ranks.run(differ, how)

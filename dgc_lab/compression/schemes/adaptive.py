@@ -8,10 +8,12 @@ from dataclasses import replace
 import tensorflow as tf
 
 from dgc_lab.common import check_number, check_whole
+from dgc_lab.compression.dgc_scheme import mean_of_selected
 from dgc_lab.compression.elements import mean_of, pack_bits, unpack_bits
-from dgc_lab.compression.scheme import AllGather, AllReduceMean, Scheme, SparseMean, SparseVector
+from dgc_lab.compression.scheme import AllGather, AllReduceMean, Scheme
 from dgc_lab.compression.schemes.naming import named
 from dgc_lab.compression.schemes.sparse import masking
+from dgc_lab.compression.segment_search import elements_to_keep
 from dgc_lab.compression.selection import as_sent
 from dgc_lab.compression.thresholding import checked_ratio
 from dgc_lab.compression.wrappers import checked, with_error_feedback
@@ -103,7 +105,7 @@ def adaptive_quantization(ratio: float = 0.01):
 
     def step(gradient, state, context):
         size = gradient.shape.num_elements()
-        most = tf.cast(tf.math.ceil(checked_ratio(ratio) * size / 2), tf.int32)
+        most = elements_to_keep(checked_ratio(ratio) / 2, size)
         (up, high), (down, low) = (largest_positive(side, most) for side in (gradient, -gradient))
         own = (up, down, tf.stack([high, -low]))
         everyone = yield AllGather(own)
@@ -144,8 +146,8 @@ def adaptive_sparsification(ratio: float = 0.01):
         drawn = tf.random.stateless_uniform([size], context.worker_seed) < chances
         indices = tf.cast(tf.where(drawn)[:, 0], tf.int32)
         values = as_sent(tf.gather(gradient, indices) / tf.gather(chances, indices), context.value_type)
-        mean = yield SparseMean(indices, values, size, ratio)
-        return mean, SparseVector([(indices, values)], size), state
+        mean, own = yield from mean_of_selected(indices, values, size, ratio)
+        return mean, own, state
 
     return Scheme(step)
 
@@ -191,9 +193,8 @@ def sketch(levels: int = 16):
     bits = next(bits for bits in (1, 2, 4, 8) if levels <= 2**bits)
 
     def step(gradient, state, context):
-        flat = tf.reshape(gradient, [-1])
-        each = max(flat.shape[0] // levels, 1)
-        edges = tf.sort(flat)[each::each][: levels - 1]
+        flat, size = tf.reshape(gradient, [-1]), gradient.shape.num_elements()
+        edges = tf.gather(tf.sort(flat), [number * size // levels for number in range(1, levels)])
         groups = tf.searchsorted(edges, flat, side="right")
         means = tf.math.unsorted_segment_mean(flat, groups, levels)
         everyone = yield AllGather((pack_bits(groups, bits), means))

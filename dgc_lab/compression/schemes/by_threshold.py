@@ -5,7 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from dgc_lab.common import check_whole
-from dgc_lab.compression.scheme import Scheme, SparseMean, SparseVector
+from dgc_lab.compression.dgc_scheme import mean_of_selected
+from dgc_lab.compression.scheme import Scheme
 from dgc_lab.compression.schemes.naming import named
 from dgc_lab.compression.segment_search import SMALLEST_NORMAL
 from dgc_lab.compression.selection import as_sent, elements_above
@@ -134,5 +135,4 @@ def send_above(gradient: tf.Tensor, limits: tf.Tensor, context, ratio=None):
     """Ask for the mean of the elements above their tensor's threshold; return it, and this worker's part of it."""
     indices = elements_above(gradient, limits, context.sizes)
     values = as_sent(tf.gather(gradient, indices), context.value_type)
-    mean = yield SparseMean(indices, values, gradient.shape[0], ratio)
-    return mean, SparseVector([(indices, values)], gradient.shape[0])
+    return (yield from mean_of_selected(indices, values, gradient.shape[0], ratio))

@@ -40,13 +40,18 @@ def random_k(ratio: float = 0.01):
     """
 
     def step(gradient, state, context):
-        size = gradient.shape[0]
-        indices = random_positions(size, checked_ratio(ratio), context.seed)
-        values = tf.gather(gradient, indices)
-        mean = yield AllReduceMean(values)
-        return SparseVector([(indices, mean)], size), SparseVector([(indices, values)], size), state
+        indices = random_positions(gradient.shape[0], checked_ratio(ratio), context.seed)
+        mean, own = yield from mean_at(gradient, indices)
+        return mean, own, state
 
     return with_error_feedback(Scheme(step))
+
+
+def mean_at(gradient: tf.Tensor, indices: tf.Tensor):
+    """Ask for the mean at positions that are the same on all workers; return it and this worker's part of it."""
+    values, size = tf.gather(gradient, indices), gradient.shape[0]
+    mean = yield AllReduceMean(values)
+    return SparseVector([(indices, mean)], size), SparseVector([(indices, values)], size)
 
 
 def random_positions(size: int, ratio: tf.Tensor, seed) -> tf.Tensor:
@@ -81,14 +86,13 @@ def leader_k(ratio: float = 0.01):
     """
 
     def step(gradient, turn, context):
-        size, nothing = gradient.shape[0], tf.zeros([0], tf.int32)
+        nothing = tf.zeros([0], tf.int32)
         leads = turn % context.workers == context.worker
         own = tf.cond(leads, lambda: select(gradient, Rule(ratio), context)[0], lambda: nothing)
         everyone = yield AllGather((own,))
         indices = tf.concat([positions for (positions,) in everyone], 0)
-        values = tf.gather(gradient, indices)
-        mean = yield AllReduceMean(values)
-        return SparseVector([(indices, mean)], size), SparseVector([(indices, values)], size), turn + 1
+        mean, own = yield from mean_at(gradient, indices)
+        return mean, own, turn + 1
 
     return with_error_feedback(Scheme(step, lambda gradient: tf.zeros([], tf.int64)))
 

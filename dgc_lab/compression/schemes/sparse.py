@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from dgc_lab.common import check_whole
 from dgc_lab.compression.config import DGCConfig
-from dgc_lab.compression.dgc_scheme import scheme_of
+from dgc_lab.compression.dgc_scheme import mean_of_selected, scheme_of
 from dgc_lab.compression.elements import in_blocks, mean_of
-from dgc_lab.compression.scheme import AllGather, Scheme, SparseMean, SparseVector
+from dgc_lab.compression.scheme import AllGather, Scheme
 from dgc_lab.compression.schemes.naming import named
 from dgc_lab.compression.segment_search import largest_elements
 from dgc_lab.compression.selection import Rule, select
@@ -39,8 +39,8 @@ def masking(ratio: float = 0.01):
 
     def step(gradient, state, context):
         indices, values = select(gradient, Rule(ratio), context)
-        mean = yield SparseMean(indices, values, gradient.shape[0], ratio)
-        return mean, SparseVector([(indices, values)], gradient.shape[0]), state
+        mean, own = yield from mean_of_selected(indices, values, gradient.shape[0], ratio)
+        return mean, own, state
 
     return Scheme(step, selects_non_finite=True)
 
