@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from dgc_lab.common import check_choice, check_list, check_number, check_whole
+from dgc_lab.common import check_choice, check_instance, check_list, check_number, check_some, check_whole
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import GBIT, Link, fastest
@@ -96,8 +96,8 @@ def exchange_table(
         allreduce; and the milliseconds for each number of workers.
 
     Raises:
-        ValueError: a number of workers is not a whole number of at least 1, `gbit` is not above 0, or a message has a
-            negative number of bytes or none at all.
+        ValueError: `messages` is not a dict or is empty, a number of workers is not a whole number of at least 1,
+            `gbit` is not above 0, or a message has a negative number of bytes or none at all.
 
     References:
         arXiv:2103.00543, section 2 (schemes whose messages an allreduce can sum).
@@ -107,6 +107,7 @@ def exchange_table(
         >>> table.round(1).values.tolist()
         [['summed', 1000.0, 1.0, 8.6, 17.3], ['gathered', 1000.0, 0.0, 8.5, 842.7]]
     """
+    check_some("messages", check_instance("messages", messages, dict))
     workers = check_list("workers", workers)
     for number in workers:
         check_whole("workers", number, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from dgc_lab.common import check_some, check_whole
+from dgc_lab.common import check_instance, check_some, check_whole
 
 if TYPE_CHECKING:
     from dgc_lab.compression.scheme import Scheme
@@ -27,8 +27,8 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
         mean. Both are relative to the gradient's squared norm. A scheme is unbiased if its bias is 0.
 
     Raises:
-        ValueError: ``draws`` is not a whole number in this range; or the gradient is all zeros, contains NaN or
-            infinity, or is too large for a scheme.
+        ValueError: ``schemes`` is not a dict or is empty; ``draws`` is not a whole number in this range; or the
+            gradient is all zeros, contains NaN or infinity, or is too large for a scheme.
 
     References:
         arXiv:1610.02132, section 2 (unbiased, with bounded variance).
@@ -45,6 +45,7 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
 
     from dgc_lab.compression import sent_alone
 
+    check_some("schemes", check_instance("schemes", schemes, dict))
     check_whole("draws", draws, 2, 100_000)
     check_some("gradient", tf.reshape(gradient, [-1]))
     rows, tensor = [], tf.convert_to_tensor(gradient, tf.float32)

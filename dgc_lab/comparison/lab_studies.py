@@ -210,7 +210,8 @@ def trainers(study: Study, data: Dataset, path=None) -> Iterator[Callable]:
         return
     from dgc_lab.cluster import HorovodRanks
 
-    with HorovodRanks(study.common["workers"]) as ranks:
+    settings, _ = study.run(next(iter(study.methods)), study.rates[0], study.seeds[0])
+    with HorovodRanks(settings.workers) as ranks:
         yield lambda settings: TrainerOnRanks(settings, ranks, data, path)
 
 

@@ -32,7 +32,7 @@ def low_rank_products(gradient: ArrayLike, ranks: Sequence[int] = (1, 2, 4), ste
 
     Args:
         gradient: numbers in at least one dimension; the last one becomes the columns of the matrix.
-        ranks: numbers of columns of P and Q, 1 to 4 of them.
+        ranks: numbers of columns of P and Q: 1 to 4 of them, each at most 16, and at most 32 in total.
         steps: as in `low_rank_table`.
 
     Raises:
@@ -45,9 +45,12 @@ def low_rank_products(gradient: ArrayLike, ranks: Sequence[int] = (1, 2, 4), ste
     References:
         arXiv:1905.13727, Algorithm 1 (PowerSGD).
     """
-    given, products = _products(gradient, ranks, steps)
-    if len(products) > 4:
-        raise ValueError(f"ranks must be at most 4 numbers, got {len(products)}")
+    given, ranks = _checked(gradient, ranks, steps)
+    if len(ranks) > 4:
+        raise ValueError(f"ranks must be at most 4 numbers, got {len(ranks)}")
+    if max(ranks) > 16 or sum(ranks) > 32:  # the factors would leave no space for the matrices
+        raise ValueError(f"ranks must be at most 16 each and at most 32 in total to fit in the picture, got {ranks}")
+    products = {rank: _factors(given, rank, steps) for rank in ranks}
     figure = Figure(figsize=(WIDE, TALL), dpi=90)
     limit = np.quantile(np.abs(given), 0.995) or 1
     tall = TALL - MARGIN - 0.35 - THIN * max(products) - GAP  # 0.35 for the titles
@@ -100,7 +103,8 @@ def low_rank_table(gradient: ArrayLike, ranks: Sequence[int] = (1, 2, 4), steps:
     References:
         arXiv:1905.13727, Algorithm 1 (PowerSGD).
     """
-    given, products = _products(gradient, ranks, steps)
+    given, ranks = _checked(gradient, ranks, steps)
+    products = {rank: _factors(given, rank, steps) for rank in ranks}
     squares = np.linalg.svd(given.astype(np.float64), compute_uv=False) ** 2
     rows = [
         {
@@ -115,14 +119,14 @@ def low_rank_table(gradient: ArrayLike, ranks: Sequence[int] = (1, 2, 4), steps:
     return pd.DataFrame(rows)
 
 
-def _products(gradient, ranks, steps: int) -> tuple[np.ndarray, dict]:
-    """Return the gradient as a matrix, and P and Q by rank."""
+def _checked(gradient, ranks, steps: int) -> tuple[np.ndarray, list[int]]:
+    """Return the gradient as a matrix, and the distinct ranks; raise ValueError if an argument is not allowed."""
     given = matrix(tf.convert_to_tensor(check_some("gradient", gradient), tf.float32)).numpy()
     if not np.isfinite(given).all() or not given.any():
         raise ValueError("gradient must be finite and not all zeros")
     check_whole("steps", steps, 1, 1000)
     ranks = [check_whole("ranks", rank, 1, min(given.shape)) for rank in check_list("ranks", ranks)]
-    return given, {rank: _factors(given, rank, steps) for rank in check_some("ranks", ranks)}
+    return given, list(dict.fromkeys(check_some("ranks", ranks)))
 
 
 def _factors(given: np.ndarray, rank: int, steps: int) -> tuple[np.ndarray, np.ndarray]:

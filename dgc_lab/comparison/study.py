@@ -80,18 +80,17 @@ class Study:
     on_ranks: bool = False
 
     def __post_init__(self):
-        check_instance("common", self.common, Mapping)
+        for setting in check_instance("common", self.common, Mapping):
+            check_choice("settings of 'common'", setting, COMMON_SETTINGS)
         for method, own in check_instance("methods", check_some("methods", self.methods), Mapping).items():
-            check_instance(f"methods[{method!r}]", own, Mapping)
+            for setting in check_instance(f"methods[{method!r}]", own, Mapping):
+                check_choice(f"settings of {method!r}", setting, SETTINGS)
         for name, check in {"rates": check_rate, "seeds": check_seed}.items():
             values = tuple(check(value) for value in check_some(name, check_list(name, getattr(self, name))))
             if len(set(values)) < len(values):
                 raise ValueError(f"{name} must differ from each other, got {values}")
             object.__setattr__(self, name, values)
         check_flag("on_ranks", self.on_ranks)
-        for name, settings in {"common": self.common, **self.methods}.items():
-            for setting in settings:
-                check_choice(f"settings of {name!r}", setting, COMMON_SETTINGS if name == "common" else SETTINGS)
         for method in self.methods:
             settings, ratio = self.run(method, self.rates[0], self.seeds[0])
             settings.check_ratios([ratio])

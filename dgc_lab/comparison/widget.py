@@ -37,9 +37,10 @@ class SchemeLab(LivePanel):
     """Widget that trains with several compression schemes and plots accuracy against bytes: one point for each run.
 
     Run trains every scheme of the list with every seed, unless the table has that row already. Stop ends the training
-    within a twentieth of a second, or at the end of the step, and keeps the finished rows. Clear empties picture and
-    table. ``run()`` does the same as Run and waits until it has finished. If your scheme prints, use ``run()``: its
-    output appears below the cell. After Run or ``start()``, the output appears below whichever cell runs next.
+    within a twentieth of a second, or at the end of the step, and keeps the finished rows. A run that has taken its
+    last step is still evaluated. Clear empties picture and table. ``run()`` does the same as Run and waits until it has
+    finished. If your scheme prints, use ``run()``: its output appears below the cell. After Run or ``start()``, the
+    output appears below whichever cell runs next.
 
     Args:
         mine: your own scheme (`dgc_lab.compression.Scheme`) or a list of them; the list of schemes shows their names.
@@ -123,7 +124,7 @@ class SchemeLab(LivePanel):
         values, runs = self._values(without=("schemes", "seeds", "learning_rate")), []
         for name in dict.fromkeys(name if name in self.mine else self._with_ratio(name) for name in every):
             own = {**values, "scheme": self.mine.get(name, name), "learning_rate": self._rate_of(name)}
-            runs += [(DistributedConfig(**own, seed=int(seed)), 1.0) for seed in dict.fromkeys(seeds)]
+            runs += [(DistributedConfig(**own, seed=seed), 1.0) for seed in dict.fromkeys(map(int, seeds))]
         return runs
 
     def _rate_of(self, name: str) -> float:

@@ -120,6 +120,7 @@ class DistributedSweep(LivePanel):
     def _show_traffic(self, _):
         step = self.experiment.progress.step
         if step is None or not self.progress.value:  # Clear sets the bar to 0
+            self.traffic.value = ""
             return
         times = f", {step.dense_bytes / step.bytes_sent:.1f} times as much" if step.bytes_sent else ""
         self.traffic.value = (

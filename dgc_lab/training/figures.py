@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from dgc_lab.common import check_number, check_some
+from dgc_lab.common import check_instance, check_number, check_some
 from dgc_lab.distributed.timeline import by_phase
 from dgc_lab.training.run_comparison import check_runs, evaluations_of, steps_of
 from dgc_lab.ui.charts import BESIDE, PALETTE, Picture, grid, lines, stacked_rows
@@ -62,20 +62,22 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
     """Draw a histogram of log10 ``|gradient|`` for each tensor, with its threshold as a vertical line.
 
     ``gradients`` are arrays of any shape and ``limits`` their thresholds, both by tensor name; None draws no lines.
-    Zeros have no logarithm; the title counts them. Raises ValueError if there are no gradients or a threshold is
-    missing.
+    Zeros have no logarithm; the title counts them. Raises ValueError if ``gradients`` is not a dict or is empty, a
+    gradient is empty or not finite, or a threshold is missing.
 
     Example:
         >>> gradient_histograms({"kernel": [0.5, -1.0, 0.1, 0.0]}, {"kernel": 0.4}).alt.split(". ", 1)[1]
         'kernel: 4 elements, 25% zero, 50.00% kept (median size 3.0e-01, largest 1.0e+00).'
     """
-    check_some("gradients", gradients)
-    if limits is not None and gradients.keys() - limits.keys():
+    check_some("gradients", check_instance("gradients", gradients, dict))
+    if limits is not None and (not isinstance(limits, dict) or gradients.keys() - limits.keys()):
         raise ValueError(f"limits must hold a threshold for each of {list(gradients)}, got {limits!r}")
     figure, panels = grid(len(gradients), 2, 4.5, 1.9, sharex=True)
     said = []
     for axes, (name, gradient) in zip(panels, gradients.items(), strict=True):
-        sizes = np.abs(np.asarray(gradient).ravel())
+        sizes = np.abs(check_some(f"gradients[{name!r}]", np.asarray(gradient).ravel()))
+        if not np.isfinite(sizes).all():
+            raise ValueError(f"gradients[{name!r}] must be finite, got NaN or infinity")
         axes.hist(np.log10(sizes[sizes > 0]), bins=60, color=PALETTE[4])
         title = f"{name}: {sizes.size:,} elements, {np.mean(sizes == 0):.0%} zero"
         if limits is not None:
@@ -93,13 +95,14 @@ def errors_by_share(tables: dict) -> Picture:
     """Draw the test error against the share of the elements that was sent, one line per table, on logarithmic axes.
 
     ``tables`` are sequences of ``(share, accuracy)``, by label; a share of 0 is at the left end. Raises ValueError if
-    there are no tables.
+    ``tables`` is not a dict, or if it or one of its members is empty.
 
     Example:
         >>> errors_by_share({"sampled": [(1, 0.98), (0.01, 0.9), (0, 0.1)]}).alt
         'Test error by the share of elements sent. sampled: 2.0 % at 100%, 10.0 % at 1%, 90.0 % at 0%.'
     """
-    check_some("tables", tables)
+    for label, points in check_some("tables", check_instance("tables", tables, dict)).items():
+        check_some(f"tables[{label!r}]", points)
     zero = min((share for points in tables.values() for share, _ in points if share > 0), default=1) / 3
     curves, said = {}, {}
     for label, points in tables.items():
@@ -129,7 +132,7 @@ def percent(share: float) -> str:
 def loss_and_accuracy(runs: dict) -> Picture:
     """Draw training loss and test accuracy by step, one line per run.
 
-    ``runs`` are as in `comparison`. Raises ValueError if there are no runs, or a run has no evaluation.
+    ``runs`` are as in `comparison`. Raises ValueError if it is not a dict, has no runs, or a run has no evaluation.
 
     Example:
         >>> from dgc_lab.training import DistributedStep, Evaluation
@@ -155,14 +158,14 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
     """Draw timelines on one scale: a row per tensor, a bar per phase, a tick where a rank was ready.
 
     ``frames`` are results of `dgc_lab.distributed.timeline.read`, by label. If there are many tensors, only the first
-    ones are drawn, and the alternative text says so. Raises ValueError if there are no frames.
+    ones are drawn, and the alternative text says so. Raises ValueError if ``frames`` is not a dict or is empty.
 
     Example:
         >>> columns = ["tensor", "phase", "depth", "start ms", "ms"]
         >>> timelines({"dense": pd.DataFrame([("kernel", "ALLREDUCE", 0, 0.0, 2.5)], columns=columns)}).alt[52:]
         'dense: 1 tensor, 2.5 ms; longest in total: ALLREDUCE 2.50 ms.'
     """
-    check_some("frames", frames)
+    check_some("frames", check_instance("frames", frames, dict))
     titles = {}
     for label, frame in frames.items():
         tensors = list(dict.fromkeys(frame["tensor"]))

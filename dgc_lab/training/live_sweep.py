@@ -166,7 +166,9 @@ class LiveSweep:
             for event in events:
                 self.progress.take(event, time.monotonic() - began)
                 self._draw(event)
-                if stopping.is_set() and not isinstance(event, RowEnded):
+                # After its last step, a run only needs its evaluation to become a row.
+                finishing = isinstance(event, RowEnded) or getattr(event, "step", None) == settings.steps
+                if stopping.is_set() and not finishing:
                     self.progress.stopped = True
                     self.curves.rename(f"{self.progress.name} (stopped)")
                     return

@@ -26,8 +26,8 @@ class CompressionSweep(LivePanel):
     """Widget that trains one worker at one or more compression ratios and shows it live.
 
     Run trains every ratio in the list that has no row yet. Stop ends the training within a twentieth of a second, or
-    at the end of the step, and keeps the finished rows. Clear empties figure and table. ``run()`` does what Run does
-    and waits until the training ends.
+    at the end of the step, and keeps the finished rows. A run that has taken its last step is still
+    evaluated. Clear empties figure and table. ``run()`` does what Run does and waits until the training ends.
 
     Args:
         out: file for finished rows (`dgc_lab.training.sweeps`); Run finds them there after a kernel restart.

@@ -121,7 +121,7 @@ class ModelTrainer:
         if self.has_scheme:  # a scheme has its own ratio
             self.config = dataclasses.replace(self.config, ratio=1.0, warm_up=())
         self.first_values = [variable.numpy() for variable in (*self.weights, *self.statistics)]
-        self.traces = 0
+        self.traces, self._warm = 0, False
         # One trace for all workers: a large model's takes many seconds.
         self._traced_gradients = tf.function(self._worker_gradients)
         self._calls = StepsAtOnce(self._train_step, self.communicator.size + len(self.weights) + 1)
@@ -193,7 +193,7 @@ class ModelTrainer:
         """Train from the current state up to ``steps`` updates."""
         if look_every is not None:
             check_whole("look_every", look_every, 1)
-        if not self.traces:
+        if not self._warm:
             self._warm_up(config)
         step, seconds, dense_bytes, workers = self.steps_done, 0.0, 4 * int(self.sizes.sum()), self.communicator.size
         self._calls.begin()
@@ -221,14 +221,17 @@ class ModelTrainer:
                 yield Evaluation(step, *map(float, evaluate(self.model)))
 
     def _warm_up(self, config):
-        """Trace the step and run it once, outside the measured time, and undo its changes."""
+        """Trace the step and run it once, outside the measured time; undo its changes even after an interrupt."""
         variables = [*self.weights, *self.statistics, *self.compressor.state]
         before = [variable.numpy() for variable in variables]
-        *_, error = self._calls(0, [config.ratio_at(0)])
+        try:
+            *_, error = self._calls(0, [config.ratio_at(0)])
+        finally:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
         if error:
             raise TrainingDiverged(f"step 1, ratio {config.ratio:g}: {readable_error(error)}") from error
-        for variable, value in zip(variables, before, strict=True):
-            variable.assign(value)
+        self._warm = True
 
     def _worker_gradients(self, batch, statistics, deltas):
         """Return one worker's loss and gradients on a batch, and its new moving statistics.

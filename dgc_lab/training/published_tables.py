@@ -57,8 +57,9 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
 
     ``"masking"`` is as published: the first tensor's threshold applies to all tensors, and the elements below it are
     dropped. ``"dgc"`` is the complete algorithm: a threshold per tensor, small tensors and vectors uncompressed, and
-    the paper's warm-up in the first 16 % of the steps. ``"masking_per_tensor"`` is the same without accumulation.
-    Raises ValueError if ``method`` is unknown or ``steps`` is odd.
+    the paper's warm-up, whose stages each take 4 % of the steps: four stages below ratio 0.004, three at 0.005 and
+    0.01. ``"masking_per_tensor"`` is the same without accumulation. Raises ValueError if ``method`` is unknown or
+    ``steps`` is odd.
     """
     from dgc_lab.compression.config import MASKING
     from dgc_lab.training.distributed_trainer import DistributedConfig

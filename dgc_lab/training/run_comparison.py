@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from dgc_lab.common import check_some, check_text, check_whole, free_memory
+from dgc_lab.common import check_instance, check_some, check_text, check_whole, free_memory
 from dgc_lab.training.events import DistributedStep, Evaluation
 from dgc_lab.training.progress import SweepProgress
 
@@ -66,7 +66,7 @@ def comparison(runs: dict) -> pd.DataFrame:
         warm-up), ``kB per step at the end`` (last step), and ``times fewer at the end`` (than the dense gradient).
 
     Raises:
-        ValueError: there are no runs, or a run has no updates or no evaluation.
+        ValueError: `runs` is not a dict, there are no runs, or a run has no updates or no evaluation.
 
     Example:
         >>> step = DistributedStep(1, 2.3, np.array([0.01]), 0.01, 0.1, bytes_sent=400, dense_bytes=40_000)
@@ -90,16 +90,21 @@ def comparison(runs: dict) -> pd.DataFrame:
 def spread(figures: dict) -> pd.DataFrame:
     """Return mean, minimum and maximum of each label's figures, one per seed, to judge differences between labels.
 
+    Raises ValueError if ``figures`` is not a dict, or if it or one of its members is empty.
+
     Example:
         >>> spread({"dense": [0.97, 0.98, 0.96]}).round(3).values.tolist()
         [[0.97, 0.96, 0.98]]
     """
-    table = {label: {"mean": np.mean(own), "min": min(own), "max": max(own)} for label, own in figures.items()}
+    table = {}
+    for label, own in check_some("figures", check_instance("figures", figures, dict)).items():
+        check_some(f"figures[{label!r}]", own)
+        table[label] = {"mean": np.mean(own), "min": min(own), "max": max(own)}
     return pd.DataFrame(table).T
 
 
 def check_runs(runs: dict) -> None:
-    """Raise ValueError unless there are runs, each with updates and an evaluation."""
-    for label, events in check_some("runs", runs).items():
+    """Raise ValueError unless ``runs`` is a dict with runs, each with updates and an evaluation."""
+    for label, events in check_some("runs", check_instance("runs", runs, dict)).items():
         if not steps_of(events) or not evaluations_of(events):
             raise ValueError(f"runs must have updates and an evaluation: pass evaluate= to run() of {label!r}")

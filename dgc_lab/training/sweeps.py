@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -115,15 +116,16 @@ def train_each(
         if any(own.get("scheme") == "" for own in same):
             raise ValueError("out must be None for a scheme without a name: name it, as in Scheme(step, name='mine')")
         check_writable("out", out)
-    finished = [read_rows(out, own)[:1] if out is not None else [] for own in same]
+    stored = [] if out is None else read_rows(out, {})
+    finished = [next((row for row in stored if row_matches(row, own)), None) for own in same]
     return _train_each(runs, same, finished, trainer_of, out)
 
 
 def _train_each(runs, same, finished, trainer_of, out):
-    for number, ((settings, ratio), own, stored) in enumerate(zip(runs, same, finished, strict=True)):
+    for number, ((settings, ratio), own, row) in enumerate(zip(runs, same, finished, strict=True)):
         yield RowStarted(number, ratio)
-        if stored:
-            yield RowEnded(number, stored[0], from_file=True)
+        if row is not None:
+            yield RowEnded(number, row, from_file=True)
             continue
         try:
             row = yield from _train_row(trainer_of(settings), ratio)
@@ -182,7 +184,8 @@ def parse_ratios(text: str) -> list[float]:
     """Parse ratios from text: shares such as 0.01 or percentages such as ``1%``, separated by commas or spaces.
 
     Raises:
-        ValueError: a word of the text is not a number, or `checked_ratios` rejects the list.
+        ValueError: a word of the text is not a number, the text has decimal commas, as in 0,01, or `checked_ratios`
+            rejects the list.
 
     Example:
         >>> parse_ratios("1, 0.1, 1%")
@@ -190,6 +193,8 @@ def parse_ratios(text: str) -> list[float]:
     """
     ratios = []
     for word in check_text("text", text).replace(",", " ").replace(";", " ").split():
+        if re.fullmatch(r"0\d+%?", word):  # the digits after a decimal comma, as in 0,01
+            raise ValueError(f"ratios must have decimal points, not commas, as in 0.01, got {text!r}")
         try:
             # Shift the decimal digits instead of dividing the float: 0.1 % then equals 0.001 exactly.
             ratios.append(float(f"{word[:-1]}e-2") if word.endswith("%") else float(word))

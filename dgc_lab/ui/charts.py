@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from dgc_lab.common import check_some, check_text
+from dgc_lab.common import check_instance, check_some, check_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,14 +147,14 @@ def losses(runs: dict) -> Picture:
         runs: losses by label, of shape (steps,), or (steps, replicas) to draw the mean over replicas.
 
     Raises:
-        ValueError: `runs` or one of its members is empty.
+        ValueError: `runs` is not a dict, or `runs` or one of its members is empty.
 
     Example:
         >>> losses({"one replica": [3.0, 1.0], "two": [[3.0, 2.0], [1.0, 0.5]]}).alt
         'Training loss by step. one replica: from 3.000 to 1.000; two: from 2.500 to 0.750.'
     """
     curves, said = {}, {}
-    for label, values in check_some("runs", runs).items():
+    for label, values in check_some("runs", check_instance("runs", runs, dict)).items():
         check_some(f"runs[{label!r}]", values)
         values = np.reshape(np.asarray(values, float), (len(values), -1)).mean(axis=1)
         curves[label] = range(1, len(values) + 1), values

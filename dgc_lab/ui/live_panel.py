@@ -139,10 +139,19 @@ class LivePanel(Panel):
             ValueError, LabError, OSError: the error that the message line shows, or another run is in progress.
             TrainingDiverged: rows of a sweep diverged; the other rows are finished.
         """
-        from IPython.display import display
+        from IPython import get_ipython
+        from IPython.display import HTML, display
 
-        job = self._prepare()
-        show = self._work(job, in_cell=True) if job else display
+        show = display
+        if job := self._prepare():
+            with self._reported():
+                if hasattr(get_ipython(), "kernel"):  # a terminal would print every frame
+                    self._output = display(HTML(self.image.value), display_id=True)
+                    show = self._output.update
+                self._follow(job)
+                failure = self.experiment.progress.failure
+            if failure:
+                raise failure
         show(self.curves.picture())
         display(self.frame())
 
@@ -194,46 +203,35 @@ class LivePanel(Panel):
             self._lock.release()
 
     def _work_in_thread(self, job) -> None:
-        with contextlib.suppress(*EXPECTED_ERRORS):  # the message line shows them
-            self._work(job)
+        with contextlib.suppress(*EXPECTED_ERRORS), self._reported():  # the message line shows them
+            self._follow(job)
 
-    def _work(self, job, in_cell=False):
-        """Train and show the progress. In any case, enable the buttons afterwards.
-
-        In a cell, draw there too, and return the function that replaces the live picture with the last one.
-        """
+    @contextlib.contextmanager
+    def _reported(self):
+        """Show how the work in the block ended, with the last picture and table. In any case, enable the buttons."""
         message = problem = ""
         try:
+            yield
+            message = self._status()
+        except KeyboardInterrupt:
+            message = "Interrupted. The finished rows are kept."
+            raise
+        except Exception as error:
+            problem = self._describe(error)
+            raise
+        finally:
             try:
-                from IPython import get_ipython
-                from IPython.display import HTML, display
-
-                show = display
-                if in_cell and hasattr(get_ipython(), "kernel"):  # a terminal would print every frame
-                    self._output = display(HTML(self.image.value), display_id=True)
-                    show = self._output.update
-                message = self._follow(job)
-            except KeyboardInterrupt:
-                message = "Interrupted. The finished rows are kept."
-                raise
-            except Exception as error:
-                problem = self._describe(error)
-                raise
-            finally:
                 failure = self.experiment.progress.failure
                 self._draw()
                 self._show_table()
                 problem = " ".join([str(failure), problem] if failure else [problem])
                 self._say(f"{problem} {message}".strip(), error=bool(problem))
-        finally:
-            self._output = None
-            self._release()
-        if failure and in_cell:
-            raise failure
-        return show
+            finally:
+                self._output = None
+                self._release()
 
-    def _follow(self, job) -> str:
-        """Train, update message, picture and table, and return the last message."""
+    def _follow(self, job) -> None:
+        """Train, and update message, picture and table."""
         next_message = next_frame = cost = 0.0
         finished = len(self.rows)
         with contextlib.closing(self.experiment.train(job, self._stopping)) as events:
@@ -250,7 +248,6 @@ class LivePanel(Panel):
                     self._draw()
                     cost = cost if whole else time.thread_time() - began
                     next_frame = time.monotonic() + max(SHORTEST_REDRAW, cost / self.redraw_share)
-        return self._status()
 
     def _status(self) -> str:
         """Update the progress bar and return the progress message."""

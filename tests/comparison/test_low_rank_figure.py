@@ -95,3 +95,10 @@ def test_invalid_low_rank_arguments_are_rejected(make, arguments, message):
 def test_low_rank_picture_has_room_for_four_ranks():
     with pytest.raises(ValueError, match="ranks must be at most 4 numbers, got 5"):
         low_rank_products(GRADIENT, [1, 2, 3, 4, 5])
+
+
+def test_low_rank_picture_has_room_for_32_columns_of_p():
+    assert len(low_rank_products(np.eye(64), [1, 5, 10, 16]).figure.axes) == 13
+    for ranks in ([17], [10, 11, 12]):
+        with pytest.raises(ValueError, match=rf"ranks must be at most 16 each and at most 32 .*, got \[{ranks[0]}"):
+            low_rank_products(np.eye(64), ranks)

@@ -175,6 +175,24 @@ def test_a_diverging_scheme_does_not_stop_the_others(lab):
     assert [row["scheme"] for row in widget.rows] == ["dense"]
 
 
+def test_equal_seeds_train_once(lab):
+    assert [settings.seed for settings, _ in lab(schemes="dense", seeds="0, 00, 1").runs()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (error_table, ([sign()], [1.0]), "schemes must be an instance of dict, got"),
+        (error_table, ({}, [1.0]), "schemes must have at least one element"),
+        (exchange_table, ([(8, 0)], 1), r"messages must be an instance of dict, got \[\(8, 0\)\]"),
+        (exchange_table, ({}, 1), "messages must have at least one element"),
+    ],
+)
+def test_tables_need_a_dict(make, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make(*arguments)
+
+
 def test_error_table_rejects_a_zero_gradient():
     with pytest.raises(ValueError, match="gradient must have a nonzero element, got only zeros"):
         error_table({"sign": sign()}, np.zeros(4, np.float32), draws=2)

@@ -1,9 +1,11 @@
 """Studies: the search for each method's learning rate, its compared runs, and their table."""
 
+import contextlib
+
 import pytest
 
 from dgc_lab.comparison import Study, run_study
-from dgc_lab.comparison.lab_studies import STUDIES, stored_rows
+from dgc_lab.comparison.lab_studies import STUDIES, stored_rows, trainers
 from dgc_lab.comparison.study import (
     SEARCH_SEEDS,
     best_rate,
@@ -137,6 +139,22 @@ def test_a_search_alone_gives_an_empty_table(finished, capsys):
 def test_invalid_studies_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         Study(**{"methods": METHODS, "common": {}, "rates": (0.1,), "seeds": (0,), **options})
+
+
+def test_a_method_may_be_named_common():
+    study = Study({"common": {"ratio": 0.01}}, {"steps": 20}, rates=(0.1,))
+    settings, ratio = study.run("common", 0.1, 0)
+    assert (settings.steps, ratio) == (20, 0.01)
+    with pytest.raises(ValueError, match="settings of 'common' must be one of"):
+        Study({"common": {}}, {"ratio": 0.01}, rates=(0.1,))
+
+
+@pytest.mark.parametrize(("common", "workers"), [({}, 2), ({"workers": 3}, 3)])
+def test_studies_start_as_many_ranks_as_workers(common, workers, digits, monkeypatch):
+    started = []
+    monkeypatch.setattr("dgc_lab.cluster.HorovodRanks", lambda size: started.append(size) or contextlib.nullcontext())
+    with trainers(Study({"dense": {}}, common, rates=(0.1,), on_ranks=True), digits):
+        assert started == [workers]
 
 
 def test_each_row_has_the_steps_of_its_method():

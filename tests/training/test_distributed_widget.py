@@ -37,6 +37,8 @@ def test_run_trains_on_ranks_and_compares_bytes_with_dense(lab):
     frame = lab.frame().set_index("ratio")
     assert frame.loc[0.01, "bytes per step"] < frame.loc[1, "bytes per step"] / 10
     assert "ratio 0.01" in lab.image.value
+    lab.clear_button.click()
+    assert lab.traffic.value == ""
 
 
 def test_method_menu_and_switches_stay_in_sync(lab):

@@ -116,6 +116,28 @@ def test_stop_within_a_second_keeps_rows_and_run_resumes(lab):
     assert [row["ratio"] for row in lab.rows] == [0.1, 0.01]
 
 
+def test_stop_during_the_last_evaluation_keeps_the_run(lab):
+    make = lab.experiment.trainer
+
+    def trainer_that_stops(settings, data):
+        trainer = make(settings, data)
+        evaluate = trainer.evaluate
+
+        def stop_and_evaluate(model):
+            if trainer.steps_done == settings.steps:
+                lab.stop()
+            return evaluate(model)
+
+        trainer.evaluate = stop_and_evaluate
+        return trainer
+
+    lab.experiment.trainer, lab.ratios.value = trainer_that_stops, "0.1, 0.01"
+    press(lab, "run")
+    assert lab.wait(60)
+    assert [row["ratio"] for row in lab.rows] == [0.1]
+    assert "Stopped at step 20 of 40" in lab.message.value
+
+
 @pytest.mark.nightly
 def test_plots_update_at_most_four_times_a_second(lab):
     lab.steps.value = LONG

@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+import signal
+import time
 
 import keras
 import numpy as np
@@ -461,6 +463,30 @@ def test_run_stops_on_request_but_evaluates_after_the_last_step(digits):
     *_, last = trainer.run(1.0, stop=lambda: trainer.steps_done == 3, look_every=1)
     assert isinstance(last, Evaluation)
     assert last.step == 4
+
+
+def test_interrupted_warm_up_is_undone(digits, monkeypatch):
+    trainer = DistributedTrainer(DistributedConfig(steps=2, evaluations=1, workers=1), OneWorker(), digits)
+    before, call = [weight.numpy() for weight in trainer.weights], trainer._calls._call
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer._calls, "_call", lambda *given: (call(*given), signal.raise_signal(signal.SIGINT)))
+        with pytest.raises(KeyboardInterrupt):
+            list(trainer.run(1.0))
+    assert trainer.steps_done == 0
+    for weight, value in zip(trainer.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    assert [event.step for event in steps_of(trainer.run(1.0, resume=True))] == [1, 2]
+
+
+def test_time_excludes_a_trace_after_an_interrupted_one(digits, monkeypatch):
+    trainer = DistributedTrainer(DistributedConfig(steps=2, evaluations=1, workers=1), OneWorker(), digits)
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.compressor, "train", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            list(trainer.run(1.0))
+    began = time.perf_counter()
+    first = next(trainer.run(1.0))
+    assert first.seconds < (time.perf_counter() - began) / 2
 
 
 def test_trainer_saves_to_every_requested_folder(digits, tmp_path):

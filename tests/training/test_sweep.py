@@ -77,6 +77,13 @@ def test_finished_rows_are_read_from_the_file(digits, tmp_path):
     assert [event.number for event in events if isinstance(event, RowStarted)] == [0, 1, 2]
 
 
+def test_file_is_read_once_for_all_ratios(digits, tmp_path, monkeypatch):
+    reads = []
+    monkeypatch.setattr("dgc_lab.training.sweeps.read_rows", lambda *given: reads.append(given) or [])
+    sweep(SHORT, [1, 0.1, 0.01], tmp_path / "rows.jsonl", digits)
+    assert len(reads) == 1
+
+
 def test_rows_of_another_configuration_are_not_reused(digits, tmp_path):
     file = tmp_path / "rows.jsonl"
     rows_of(sweep(SHORT, [1], file, digits))
@@ -247,7 +254,7 @@ def test_ratios_are_parsed_from_text():
     assert parse_ratios("1, 10%;1% .001 0") == [1, 0.1, 0.01, 0.001, 0]
     assert parse_ratios("0.1%, 0.9%, 5%") == [0.001, 0.009, 0.05]
     assert checked_ratios(iter((1, 0.5))) == [1, 0.5]
-    for text in ("", "a", "1,2", "0.1 10%", "%", "nan", "-0.1"):
+    for text in ("", "a", "1,2", "0.1 10%", "%", "nan", "-0.1", "0,01", "0,05%"):
         with pytest.raises(ValueError, match="ratios must"):
             parse_ratios(text)
 

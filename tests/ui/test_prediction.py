@@ -70,7 +70,11 @@ def test_nan_observations_are_never_furthest_off():
 
 
 def test_charts_reject_invalid_data():
-    for wrong, message in (({}, "runs must have"), ({"a": []}, r"runs\['a'\] must have")):
+    for wrong, message in (
+        ({}, "runs must have"),
+        ({"a": []}, r"runs\['a'\] must have"),
+        ([[3.0, 1.0]], r"runs must be an instance of dict, got \[\[3.0, 1.0\]\]"),
+    ):
         with pytest.raises(ValueError, match=message):
             charts.losses(wrong)
     for wrong in ({"a": "x"}, pd.DataFrame({"a": [1.0, None], "b": ["x", "y"]})):
