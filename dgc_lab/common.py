@@ -10,6 +10,7 @@ import ctypes
 import gc
 import hashlib
 import io
+import json
 import math
 import numbers
 import operator
@@ -74,7 +75,7 @@ def check_list(argument: str, value) -> list:
 
 
 def scalar(value):
-    """Return the number in a tensor or array without dimensions; return any other value unchanged."""
+    """Return the number in a tensor without dimensions; return any other value unchanged."""
     return value.numpy() if getattr(value, "shape", None) == () and hasattr(value, "numpy") else value
 
 
@@ -254,6 +255,11 @@ def results_file(name: str) -> Path:
     """Return a file in ``results/``, which is next to the package in a clone, and inside it in an installed wheel."""
     package = Path(__file__).resolve().parent
     return next(folder / name for folder in (package.parent / "results", package / "results") if folder.exists())
+
+
+def stored_rows(name: str) -> list[dict]:
+    """Return the rows of a file in ``results/`` with a JSON object in each line."""
+    return [json.loads(line) for line in results_file(name).read_text(encoding="utf-8").splitlines()]
 
 
 def check_keras(*names: str) -> None:

@@ -132,9 +132,8 @@ def results(name: str) -> str:
         f"## {TABLES[name]}",
         f"Each run has {common['steps']} steps of {common['batch']} examples per worker{falling}. Momentum of 0.9 is "
         f"applied after the exchange unless a scheme has its own. Each scheme ran at the learning rates {rates} with "
-        f"seed {SEARCH_SEEDS[0]}, and at the two best rates with two more seeds. The table shows three other seeds at the "
-        "better of these rates. "
-        "*kB per step* is a worker's payload, averaged over the run. "
+        f"seed {SEARCH_SEEDS[0]}, and at the two best rates with two more seeds. The table shows three other seeds at "
+        "the better of these rates. *kB per step* is a worker's payload, averaged over the run. "
         f"`.venv/bin/python tools/make_table.py {name.replace(' ', '-')} --out rows.jsonl` computes the table again.",
         f"![{bytes_and_accuracy(table).alt}]({picture(name)})",
     ]

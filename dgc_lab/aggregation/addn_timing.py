@@ -82,8 +82,9 @@ def fastest(rounds: dict[str, Sequence[float]]) -> str:
     """
     if len(rounds) < 2:
         raise ValueError(f"rounds must have at least two labels, got {list(rounds)}")
+    checked = {}
     for label, times in rounds.items():
-        for seconds in check_some(f"rounds[{label!r}]", check_list(f"rounds[{label!r}]", times)):
-            check_number(f"rounds[{label!r}]", seconds, "above 0")
-    first, second = sorted(rounds, key=lambda label: min(rounds[label]))[:2]
-    return first if max(rounds[first]) < min(rounds[second]) else "undecided"
+        name = f"rounds[{label!r}]"
+        checked[label] = [check_number(name, each, "above 0") for each in check_some(name, check_list(name, times))]
+    first, second = sorted(checked, key=lambda label: min(checked[label]))[:2]
+    return first if max(checked[first]) < min(checked[second]) else "undecided"

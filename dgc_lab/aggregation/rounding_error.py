@@ -41,7 +41,7 @@ def relative_error(total: ArrayLike, exact: ArrayLike) -> float:
     """Return the relative error of a sum: ``|total - exact| / |exact|`` with L2 norms over the elements.
 
     The result is infinite if ``total`` contains infinity or NaN (overflow), or if ``exact`` is 0 and ``total`` is not.
-    Raises ValueError if the shapes differ, or if ``exact`` is not finite.
+    Raises ValueError if the shapes differ, or if ``total`` is finite and ``exact`` is not.
 
     Example:
         >>> import tensorflow as tf
@@ -66,8 +66,8 @@ def error_bound(method: str, count: int, dtype: str) -> float:
 
     With unit roundoff u, the bound is ``d u / (1 - d u)`` for a method in which an addend passes through at most d
     additions (n - 1, or ceil(log2 n) for pairwise summation), and ``2 u + n u**2`` to first order for Kahan summation.
-    There is no bound if ``d u >= 1``; the result is then infinite. Raises ValueError if ``method`` or ``dtype`` is
-    unknown, or ``count`` is below 1.
+    There is no bound if ``d u >= 1``, or ``n u >= 1`` for Kahan summation; the result is then infinite. Raises
+    ValueError if ``method`` or ``dtype`` is unknown, or ``count`` is not from 1 to 1 000 000.
 
     Example:
         >>> error_bound("pairwise", 1024, "float32") < error_bound("sequential", 1024, "float32") / 100
@@ -92,6 +92,7 @@ def errors(addends: list[ArrayLike]) -> dict[str, float]:
         >>> errors([tf.constant([1.0]), tf.constant([2.0])])["pairwise"]
         0.0
     """
+    addends = check_addends(addends)
     exact = exact_sum(addends)
     return {name: relative_error(method(addends), exact) for name, method in METHODS.items()}
 
@@ -140,7 +141,7 @@ def measure(addends: list[ArrayLike]) -> list[dict]:
         >>> [row["method"] for row in measure(make_addends(8))]
         ['sequential', 'pairwise', 'add_n', 'accumulate_n', 'kahan']
     """
-    rows = []
+    rows, addends = [], check_addends(addends)
     for name, error in errors(addends).items():
         start = time.perf_counter()
         np.asarray(METHODS[name](addends))  # waits for the value, even on a GPU

@@ -31,6 +31,8 @@ class Cluster:
     def __init__(self, timeout: float, grace: float, progress: Callable[[str], None] | None):
         self.timeout = check_number("timeout", timeout, "above 0")
         self.grace = check_number("grace", grace, "at least 0")
+        if progress is not None and not callable(progress):
+            raise ValueError(f"progress must be a function, or None for no output, got {progress!r}")
         self.progress = progress
         self._callers: list[str] = []  # names of the processes that run functions
         self._group: ProcessGroup | None = None
@@ -51,7 +53,7 @@ class Cluster:
 
     @property
     def ready(self) -> bool:
-        """Whether all processes are started and alive."""
+        """Whether the processes are started, and none has died without which the others cannot continue."""
         group = self._group
         return self._started and group is not None and not group.broken and not group.dead()
 
@@ -112,7 +114,7 @@ class Cluster:
             self.stop()
             return self._bring_up()
 
-    def run(self, function: Callable, *args, **kwargs) -> list[Any]:
+    def run(self, function: Callable, /, *args, **kwargs) -> list[Any]:
         """Run ``function(*args, **kwargs)`` on every process and print its output here.
 
         Args:
@@ -129,7 +131,7 @@ class Cluster:
         """
         return self._results(function, dict.fromkeys(self._callers, args), kwargs)
 
-    def stream(self, function: Callable[..., Iterator], *args, **kwargs) -> Iterator[Any]:
+    def stream(self, function: Callable[..., Iterator], /, *args, **kwargs) -> Iterator[Any]:
         """Run a generator function on every process and yield its items here, while it runs.
 
         The function begins when the first item is requested. Closing the iterator, leaving its loop, or calling

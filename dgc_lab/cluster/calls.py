@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from dgc_lab.cluster.processes import defer_sigint
-from dgc_lab.cluster.rank import STOP_SIGNAL, CallResult, RemoteError
+from dgc_lab.cluster.rank import STOP_SIGNAL, CallResult, RemoteError, message_of
 from dgc_lab.cluster.stalls import Waits
 from dgc_lab.common import LabError
 
@@ -29,6 +29,7 @@ MAX_WAITING = 1_000_000  # characters of a process that may wait to be printed
 TRUNCATED = "... earlier output is omitted ...\n"
 STEP_TOGETHER = "All ranks must take the same steps; in model.fit, AverageMetrics as the first callback checks that"
 DIED_OUTCOME = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its connection ended", "")))
+DIED = cloudpickle.dumps(("outcome", DIED_OUTCOME))
 
 
 class ProcessDied(LabError):
@@ -75,6 +76,7 @@ class Call:
     def __init__(self, group, names: list[str], grace: float, payloads: Iterable[tuple[bytes, bool]] = ()):
         self.group, self.names, self.grace = group, names, grace
         self.outcomes: dict[int, CallResult] = {}  # by process number, once the function has ended there
+        self._unreadable: dict[int, RemoteError] = {}  # by number of a process that yielded an unreadable item
         self._stopped = False
         self._connections = [group.members[name].connection for name in names]
         self._texts, self._ended = [""] * len(names), set()  # output to print; processes with a reported end
@@ -94,7 +96,8 @@ class Call:
 
     def problems(self) -> dict[int, RemoteError]:
         """Return the exceptions raised so far, by process number."""
-        return {number: outcome.problem for number, outcome in sorted(self.outcomes.items()) if outcome.problem}
+        raised = {number: outcome.problem for number, outcome in self.outcomes.items() if outcome.problem}
+        return dict(sorted((raised | self._unreadable).items()))
 
     def follow(self, deadline: float | None = None) -> Iterator[Any]:
         """Yield items until the function has ended on all processes.
@@ -198,14 +201,25 @@ class Call:
                     try:
                         if number in self.outcomes or not connection.poll():
                             break
-                        kind, content = cloudpickle.loads(connection.recv_bytes())
+                        message = connection.recv_bytes()
                     except (EOFError, OSError):
                         if self.group.members[self.names[number]].vital:
                             break  # `raise_if_dead` reports it
-                        kind, content = "outcome", DIED_OUTCOME
-                    self._messages.append((number, kind, content))
-                    if kind == "outcome":
-                        self.outcomes[number] = cloudpickle.loads(content)
+                        message = DIED
+                    self._take(number, message)
+
+    def _take(self, number, message):
+        """Record a message; if it is an item that cannot be unpickled, ask the function to stop."""
+        read, problem = unpickled(message, "an item")  # other messages contain only text and bytes
+        if problem:
+            self._unreadable.setdefault(number, problem)
+            self.group.signal(STOP_SIGNAL)
+            return
+        kind, content = read
+        self._messages.append((number, kind, content))
+        if kind == "outcome":
+            result, problem = unpickled(content, "the result")
+            self.outcomes[number] = CallResult(problem=problem) if problem else result
 
     def _print(self, ended):
         """Print the first process's output at once, and the others' when all processes before them have ended.
@@ -229,6 +243,15 @@ class Call:
             return wait(running, seconds)
         except (OSError, ValueError):  # another thread has stopped the processes and closed the connections
             return []
+
+
+def unpickled(content: bytes, what: str) -> tuple[Any, RemoteError | None]:
+    """Return the unpickled object and None; if that fails, None and the error, whose message says ``what`` it was."""
+    try:
+        return cloudpickle.loads(content), None
+    except Exception as error:
+        message = f"{what} cannot be unpickled here: {message_of(error)}"
+        return None, RemoteError(type(error).__name__, message, "")
 
 
 def explain(problems: dict[int, RemoteError], names: list[str]) -> str:

@@ -42,7 +42,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
         >>> horovodrun(2, "python", "-m", "dgc_lab", "train", "--steps", "20")  # doctest: +SKIP
         [..., '[0]<stdout>:step 20: accuracy 0.3083, loss 2.1917, 84176 bytes sent', ...]
     """
-    check_whole("size", size, 1, 4096)
+    size = check_whole("size", size, 1, 4096)
     check_number("timeout", timeout, "above 0 and at most 1000000")
     check_flag("reachable", reachable)
     for word in command:

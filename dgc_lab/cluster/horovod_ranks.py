@@ -35,7 +35,7 @@ class HorovodRanks(Cluster):
     """Horovod ranks that stay warm alongside the notebook.
 
     Args:
-        size: number of ranks, at least 1; more ranks than cores cause a warning.
+        size: number of ranks, from 1 to 4 096; more ranks than cores cause a warning.
         timeout: time limit for a start in seconds, above 0.
         grace: seconds for ranks to stop on request, or to return after another one has raised; at least 0.
         progress: function that receives a line of text at each stage of the start; None for no output.
@@ -61,9 +61,8 @@ class HorovodRanks(Cluster):
         progress: Callable[[str], None] | None = show_line,
     ):
         super().__init__(timeout, grace, progress)
-        check_whole("size", size, 1, 4096)
-        self.size, self._cells = size, 0
-        self._callers = [f"rank {rank}" for rank in range(size)]
+        self.size, self._cells = check_whole("size", size, 1, 4096), 0
+        self._callers = [f"rank {rank}" for rank in range(self.size)]
 
     def run_cell(self, source: str, ranks: Iterable[int] | None = None) -> None:
         """Run a cell on the given ranks, or on all of them, like ``%%px``; each rank keeps its variables."""

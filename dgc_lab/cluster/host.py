@@ -15,6 +15,7 @@ import io
 import os
 import signal
 import sys
+import traceback
 import types
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -66,6 +67,8 @@ def main() -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
                 run_member(name, variables, prepare)
+            except BaseException:  # os._exit would hide it
+                traceback.print_exc()
             finally:
                 os._exit(0)
         connection.send_bytes(cloudpickle.dumps(child))

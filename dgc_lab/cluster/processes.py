@@ -30,7 +30,8 @@ def start_guarded(module: str, *arguments: str, private: bool, variables: Mappin
     folder = os.path.join(tempfile.gettempdir(), f"dgc_lab-{secrets.token_hex(4)}")
     network = "private" if private else "open"
     command = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), folder, network, module, *arguments]
-    own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": folder, FOLDER: folder}
+    searched = [path for path in sys.path if path and isinstance(path, str)]  # imports ignore entries of other types
+    own = {"PYTHONPATH": os.pathsep.join(searched), "TMPDIR": folder, FOLDER: folder}
     process = psutil.Popen(
         [*private_network.command_prefix(), *command] if private else command,
         env=os.environ | variables | own,

@@ -102,14 +102,23 @@ def outcome_of(payload: bytes, send_item: Callable[[Any], None] | None = None) -
         while trace.tb_next and os.path.dirname(trace.tb_frame.f_code.co_filename) == OWN_FOLDER:
             trace = trace.tb_next  # begin in the notebook's function, not in the library's
         printed = "".join(traceback.format_exception(type(error), error, trace))
-        return cloudpickle.dumps(CallResult(problem=RemoteError(type(error).__name__, str(error), printed)))
+        return cloudpickle.dumps(CallResult(problem=RemoteError(type(error).__name__, message_of(error), printed)))
+
+
+def message_of(error: BaseException) -> str:
+    """Return an exception's message; if its ``__str__`` fails, the text that Python's tracebacks show instead."""
+    try:
+        return str(error)
+    except Exception:  # of the exception's own code
+        return "<exception str() failed>"
 
 
 def items_of(function: Callable, args: tuple, kwargs: dict) -> Iterator:
     """Return the iterator of a generator function; raise TypeError if it is not one."""
     items = function(*args, **kwargs)
     if not hasattr(items, "__next__"):
-        raise TypeError(f"stream needs a generator function, {function.__name__} returned {type(items).__name__}")
+        name = getattr(function, "__name__", repr(function))  # a partial function has none
+        raise TypeError(f"stream needs a generator function, {name} returned {type(items).__name__}")
     return items
 
 

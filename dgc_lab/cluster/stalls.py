@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 CHECK_TIME, CHECK_SECONDS = "HOROVOD_STALL_CHECK_TIME_SECONDS", 5  # Horovod's default is 60
@@ -29,7 +30,7 @@ def last_report(log: str) -> dict[str, list[str]] | None:
 
     Example:
         >>> last_report("... will cause deadlock.\nMissing ranks:\n0: [cond/mean, gather]\n2: [gather]\n")
-        {'mean': ['rank 0'], 'gather': ['rank 0', 'rank 2']}
+        {'cond/mean': ['rank 0'], 'gather': ['rank 0', 'rank 2']}
     """
     _, found, report = log.rpartition("Missing ranks:")
     if not found:
@@ -37,7 +38,7 @@ def last_report(log: str) -> dict[str, list[str]] | None:
     missing = {}
     for rank, names in re.findall(r"^(\d+)!?: \[(.*)\]$", report, re.MULTILINE):
         for name in names.removesuffix(" ...").split(", "):
-            missing.setdefault(name.rpartition("/")[2], []).append(f"rank {rank}")
+            missing.setdefault(name, []).append(f"rank {rank}")
     return missing
 
 
@@ -58,16 +59,20 @@ def never_ends(missing: Mapping[str, Sequence[str]], running: Sequence[str]) -> 
 def described(missing: Mapping[str, Sequence[str]], names: Sequence[str], running: Sequence[str]) -> list[str]:
     """Return sentences that say who waits for whom; ``names`` are all processes of the call, ``running`` some of them.
 
+    They contain the last parts of the collectives' names, or the full names if several have the same last part.
+
     Example:
         >>> names = ["rank 0", "rank 1", "rank 2"]
-        >>> described({"mean": ["rank 0"], "gather": ["rank 0"]}, names, names[1:])
+        >>> described({"cond/mean": ["rank 0"], "gather": ["rank 0"]}, names, names[1:])
         ['rank 0 has returned, but rank 1 and rank 2 still wait for it in mean, gather']
     """
-    groups = {}
+    groups, last_parts = {}, Counter(collective.rpartition("/")[2] for collective in missing)
     for collective, ranks in missing.items():
         ended = [name for name in ranks if name not in running]
         waiting = [name for name in running if name not in ranks]
-        groups.setdefault((*map(tuple, (waiting, ended, ranks)),), []).append(collective)
+        last_part = collective.rpartition("/")[2]
+        shown = last_part if last_parts[last_part] == 1 else collective
+        groups.setdefault((tuple(waiting), tuple(ended), tuple(ranks)), []).append(shown)
     sentences = []
     for (waiting, ended, ranks), collectives in groups.items():
         where = f"in {', '.join(collectives)}"

@@ -15,7 +15,7 @@ from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.base import Cluster, show_line
 from dgc_lab.cluster.process_group import ProcessGroup
 from dgc_lab.cluster.processes import has_ended, is_running
-from dgc_lab.common import LabError, check_whole
+from dgc_lab.common import LabError, check_flag, check_whole
 from dgc_lab.install.launch_env import LOOPBACK, cores
 
 FIRST_PORT = 20000
@@ -39,7 +39,7 @@ class TensorFlowCluster(Cluster):
         progress: Callable[[str], None] | None = show_line,
     ):
         super().__init__(timeout, grace, progress)
-        self.workers, self._jobs, self._reachable = jobs["worker"], jobs, reachable
+        self.workers, self._jobs, self._reachable = jobs["worker"], jobs, check_flag("reachable", reachable)
 
     def _prepare(self) -> dict[str, Callable[[], None]]:
         """Return the function that each process runs first, by process name."""
@@ -122,13 +122,12 @@ class ParameterServers(TensorFlowCluster):
     what = "parameter servers"
 
     def __init__(self, workers: int = 2, ps: int = 1, **options):
-        check_whole("workers", workers, 1, MAX_PROCESSES)
-        check_whole("ps", ps, 1, MAX_PROCESSES)
-        super().__init__({"chief": 1, "ps": ps, "worker": workers}, **options)
-        self.ps = ps
+        workers = check_whole("workers", workers, 1, MAX_PROCESSES)
+        self.ps = check_whole("ps", ps, 1, MAX_PROCESSES)
+        super().__init__({"chief": 1, "ps": self.ps, "worker": workers}, **options)
         self._callers = ["coordinator"]
 
-    def run(self, function: Callable, *args, **kwargs) -> Any:
+    def run(self, function: Callable, /, *args, **kwargs) -> Any:
         """Run ``function(*args, **kwargs)`` in the coordinator, like `Cluster.run`, and return its single result."""
         [result] = super().run(function, *args, **kwargs)
         return result
@@ -139,7 +138,7 @@ class ParameterServers(TensorFlowCluster):
         Raises ValueError if there is no worker of that number. Raises LabError if the worker is not ready in time, or
         the servers are not running.
         """
-        check_whole("number", number, 0, self.workers - 1)
+        number = check_whole("number", number, 0, self.workers - 1)
         with self._lifecycle_lock:
             if not self.ready:
                 raise LabError("the parameter servers are not running. restart() starts them")
@@ -197,8 +196,7 @@ class MultiWorkerMirrored(TensorFlowCluster):
     what = "workers"
 
     def __init__(self, workers: int = 2, **options):
-        check_whole("workers", workers, 1, MAX_PROCESSES)
-        super().__init__({"worker": workers}, **options)
+        super().__init__({"worker": check_whole("workers", workers, 1, MAX_PROCESSES)}, **options)
         self._callers = list(self._prepare())
 
     def _prepare(self):

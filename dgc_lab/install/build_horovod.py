@@ -5,6 +5,7 @@ Uses only the standard library, so that it runs before other requirements of the
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -52,10 +53,15 @@ assert total.numpy().tolist() == [3.0], total
 
 def tensorflow_version() -> str:
     """Return the version of the installed TensorFlow without importing it; raise BuildError if there is none."""
-    version = installed("tensorflow") or installed("tensorflow-cpu")
+    version = installed(tensorflow_package())
     if version is None:
         raise BuildError("TensorFlow is not installed, but Horovod is built against it. Run: pip install tensorflow")
     return version
+
+
+def tensorflow_package() -> str:
+    """Return the name under which TensorFlow is installed, or ``"tensorflow"`` if it is not."""
+    return next(filter(installed, ("tensorflow", "tensorflow-cpu")), "tensorflow")
 
 
 def installed(package: str) -> str | None:
@@ -180,14 +186,16 @@ def verify() -> None:
                 command = [sys.executable, "-c", RANK_PROGRAM]
                 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
                 ranks.append(subprocess.Popen(command, env=environment, text=True, **pipes))
-            end = time.monotonic() + SECONDS_TO_VERIFY
-            for number, rank in enumerate(ranks):
-                try:
-                    printed, _ = rank.communicate(timeout=max(1, end - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    raise BuildError(f"rank {number} did not finish its allreduce in {SECONDS_TO_VERIFY} s") from None
-                if rank.returncode:
-                    raise BuildError(f"rank {number} failed:\n{printed[-2000:]}")
+            running, end = dict(enumerate(ranks)), time.monotonic() + SECONDS_TO_VERIFY
+            while running:
+                for number, rank in list(running.items()):  # in turns, because one that fails makes the other wait
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        printed, _ = rank.communicate(timeout=0.1)
+                        if rank.returncode:
+                            raise BuildError(f"rank {number} failed:\n{printed[-2000:]}")
+                        del running[number]
+                if running and time.monotonic() > end:
+                    raise BuildError(f"rank {min(running)} did not finish its allreduce in {SECONDS_TO_VERIFY} s")
         finally:
             for rank in ranks:
                 rank.kill()
@@ -263,7 +271,7 @@ def build_here(tensorflow: str, scratch: Path) -> Path:
 
 
 def install_and_verify(wheel: Path) -> None:
-    """Install a wheel and verify it with two ranks; if that fails, uninstall it and raise BuildError."""
+    """Install a wheel and verify it with two ranks; if that fails or is interrupted, uninstall it."""
     say(f"[2/3] install {wheel.name}")
     pip = [sys.executable, "-m", "pip"]
     command = [*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)]
@@ -279,7 +287,9 @@ def install_and_verify(wheel: Path) -> None:
     importlib.invalidate_caches()
     try:
         verify()
-    except BuildError as error:
+    except BaseException as error:  # an interrupt too: a later build would not verify an installed Horovod
         subprocess.run([*pip, "uninstall", "--quiet", "--yes", "horovod"], capture_output=True)
+        if not isinstance(error, BuildError):
+            raise
         rebuild = "python -m dgc_lab build-horovod --force"
         raise BuildError(f"{error}\nHorovod was uninstalled again. To rebuild it: {rebuild}") from error

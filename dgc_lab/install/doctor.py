@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 from dgc_lab import __version__
 from dgc_lab.common import KERAS, LabError, check_keras, cpp_compiler, folder_from_env
 from dgc_lab.install.build_horovod import VERSION as HOROVOD_VERSION
-from dgc_lab.install.build_horovod import horovod_state, installed
+from dgc_lab.install.build_horovod import horovod_state, installed, tensorflow_package
 from dgc_lab.install.launch_env import cores
 
 # by name on PyPI: oldest supported version, and whether every lesson needs the package
@@ -83,14 +84,14 @@ def report(findings: list[Finding]) -> str:
 
 
 def older(version: str, least: str) -> bool:
-    """Return whether a version is older than another, by their first two numbers.
+    """Return whether a version is older than another, without suffixes such as rc1.
 
     Example:
-        >>> older("2.9.1", "2.20"), older("2.20rc1", "2.20")
-        (True, False)
+        >>> older("2.9.1", "2.20"), older("2.20rc1", "2.20"), older("0.0.1", "0.0.2")
+        (True, False, True)
     """
-    first, second = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (version, least))
-    return first < second
+    numbers = (map(int, re.findall(r"\d+", re.match(r"[\d.]*", text)[0])) for text in (version, least))
+    return next((one < other for one, other in itertools.zip_longest(*numbers, fillvalue=0) if one != other), False)
 
 
 def python_finding() -> Finding:
@@ -108,8 +109,7 @@ def package_finding(name: str, least: str, needed: bool) -> Finding:
 
 def tensorflow_finding() -> Finding:
     """Report TensorFlow, installed under either of its names."""
-    name = next(filter(installed, ("tensorflow", "tensorflow-cpu")), "tensorflow")
-    return package_finding(name, OLDEST_TENSORFLOW, True)
+    return package_finding(tensorflow_package(), OLDEST_TENSORFLOW, True)
 
 
 def keras_finding() -> Finding:
@@ -124,7 +124,7 @@ def keras_finding() -> Finding:
 def horovod_finding() -> Finding:
     """Report whether Horovod is built for the installed TensorFlow."""
     version, built_for = horovod_state()
-    tensorflow = installed("tensorflow") or installed("tensorflow-cpu")
+    tensorflow = installed(tensorflow_package())
     remedy = "python -m dgc_lab build-horovod (for lessons with several workers)"
     if version is None:
         return Finding("horovod", "not built", remedy, needed=False)
@@ -190,12 +190,13 @@ def mnist_finding() -> Finding:
     given = os.environ.get("DGC_LAB_DATA")
     try:
         file = Path(given).expanduser() if given else folder_from_env("KERAS_HOME", ".keras") / "datasets/mnist.npz"
-    except (LabError, RuntimeError) as error:  # the user has no home folder
+        file = file / "mnist.npz" if file.is_dir() else file
+        exists = file.is_file()
+    except (LabError, RuntimeError, OSError) as error:  # there is no home folder, or the folder cannot be read
         setting = f"DGC_LAB_DATA is {given!r}: " if given else ""
         return Finding("MNIST", "unknown", f"{setting}{error}", needed=False)
-    file = file / "mnist.npz" if file.is_dir() else file
     if given:
-        remedy = "" if file.is_file() else f"DGC_LAB_DATA is {given!r}, but there is no file {file}"
+        remedy = "" if exists else f"DGC_LAB_DATA is {given!r}, but there is no file {file}"
         return Finding("MNIST", f"{file} (DGC_LAB_DATA)", remedy, needed=False)
-    found = f"{file}" if file.is_file() else "not downloaded yet; lessons download it when needed (11 MB)"
+    found = f"{file}" if exists else "not downloaded yet; lessons download it when needed (11 MB)"
     return Finding("MNIST", found, needed=False)

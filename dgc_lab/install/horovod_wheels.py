@@ -47,7 +47,7 @@ def fetch_wheel(tensorflow: str, folder: Path) -> tuple[Path | None, str]:
     known = next((wheel for wheel in table["wheels"] if here.items() <= wheel.items()), None)
     if known is None:
         return None, f"the lab has no wheel for {', '.join(here.values())}"
-    address = os.environ.get("DGC_LAB_WHEELS", table["address"])
+    address = os.environ.get("DGC_LAB_WHEELS") or table["address"]
     if NO_ADDRESS in address:
         return None, "this copy has no address yet from which to download the lab's wheel (run tools/badges.py)"
     source, target = f"{address.rstrip('/')}/{known['file']}", folder / known["file"]

@@ -190,10 +190,11 @@ def by_workers(frame, lock_seconds: float) -> Picture:
     speed.axhline(1 / lock_seconds, color="black", linestyle=":", linewidth=1)
     handles.append(Line2D([], [], color="black", linestyle=":", label="limit of the servers' lock"))
     workers = sorted(set(frame["workers"]))
+    shown = workers[:: math.ceil(len(workers) / 5)]
     titles = "gradients per second", "mean staleness", "share of time without computing"
     for axes, title in zip(panels.values(), titles, strict=True):
         axes.set_xscale("log")
-        axes.set_xticks(*[workers[:: math.ceil(len(workers) / 5)]] * 2)
+        axes.set_xticks(shown, shown)
         charts.label_panel(axes, title, "workers")
     speed.set_yscale("log")
     speed.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

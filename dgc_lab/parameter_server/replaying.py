@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 
 import numpy as np
 import tensorflow as tf
@@ -59,17 +59,20 @@ def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Tra
         )
     training = Training([dataclasses.replace(record, loss=float("nan")) for record in dropped])
     weights = Weights(task, config, longest=max(stalenesses(records), default=0))
-    done, waiting = 0, []
+    done, waiting, times_dropped = 0, [], deque(sorted(record.done for record in dropped))
     for number in range(len(updates)):
         waiting += updates[number]
-        done += len(updates[number])
+        seconds = max(record.done for record in updates[number])
+        before, done = done, done + len(updates[number])
+        while times_dropped and times_dropped[0] <= seconds:
+            times_dropped.popleft()
+            done += 1
         ended = number == len(updates) - 1
-        if ended or done % config.score_every < len(updates[number]):
+        if ended or done // config.score_every > before // config.score_every:
             for record, loss in zip(waiting, weights.train(waiting), strict=True):
                 training.take(dataclasses.replace(record, loss=float(loss)))
             waiting = []
             if not ended:
-                seconds = max(record.done for record in updates[number])
                 training.take(Score(done, seconds, task.score(weights.newest())))
     end = weights.newest()
     training.take(Score(len(records), max(record.done for record in records), task.score(end)))

@@ -143,7 +143,7 @@ class ParameterServerModel:
             return tf.identity(update), tf.identity(own)
 
     def _update(self, staleness):
-        rate = tf.constant(self.config.learning_rate * self.needed)
+        rate = tf.constant(self.config.learning_rate * self.needed, tf.float32)
         if self.config.staleness_aware:
             rate = rate / tf.cast(tf.maximum(staleness, 1), tf.float32)
         for weight, velocity, total in zip(self.weights, self.velocities, self.sums, strict=True):

@@ -52,7 +52,7 @@ class StepCosts:
         for name, given in list(vars(self).items()):
             if isinstance(given, str | bytes) or not isinstance(given, numbers.Real | Iterable):
                 raise ValueError(f"{name} must be a number or a list of numbers, got {given!r}")
-            values = [given] if isinstance(given, numbers.Real) else check_some(name, list(given))
+            values = [given] if isinstance(given, numbers.Real) else check_some(name, check_list(name, given))
             allowed = f"{'above' if name == 'computing' else 'at least'} 0 seconds and finite"
             object.__setattr__(self, name, tuple(float(check_number(name, value, allowed)) for value in values))
 
@@ -125,9 +125,9 @@ def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts,
     """
     check_instance("schedule", schedule, Schedule)
     check_instance("costs", costs, StepCosts)
-    check_whole("workers", workers, 1, MAX_WORKERS)
-    check_whole("gradients", gradients, 1, MAX_GRADIENTS)
-    check_whole("seed", seed, 0, 2**63 - 1)
+    workers = check_whole("workers", workers, 1, MAX_WORKERS)
+    gradients = check_whole("gradients", gradients, 1, MAX_GRADIENTS)
+    seed = check_whole("seed", seed, 0, 2**63 - 1)
     return _Training(schedule, workers, gradients, costs, seed).run()
 
 
@@ -199,7 +199,8 @@ class _Training:
         self.summed += 1
         if self.summed == self.needed:
             self.summed, self.version = 0, update + 1
-        if self.slowest > slowest if self.schedule.mode == "bounded staleness" else self.summed == 0:
+        turn = self.slowest > slowest if self.schedule.mode == "bounded staleness" else self.summed == 0
+        if turn:
             self.turns.succeed()  # waiting workers check again whether they must
             self.turns = self.clock.event()
         return update

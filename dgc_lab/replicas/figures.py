@@ -33,8 +33,7 @@ def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], 
         'Copies before: 0, 0. Copies after: 1.5, 1.5. A read outside the replicas gives 1.5.'
     """
     check_text("title", title)
-    for value in check_list("values", values):
-        check_number("values", value, "a number")
+    values = [check_number("values", value, "a number") for value in check_list("values", values)]
     if outcome.before and len(values) != len(outcome.before):
         raise ValueError(f"values must be one for each of the {len(outcome.before)} copies, got {len(values)}")
     figure = Figure(figsize=(9, 2.9), dpi=84, layout="constrained")

@@ -154,13 +154,14 @@ def per_replica(strategy, values):
     )
 
 
-def check_values(strategy, values) -> None:
-    """Raise ValueError unless there is one finite number per replica."""
-    replicas = strategy.num_replicas_in_sync
-    if len(check_list("values", values)) != replicas:
+def check_values(strategy, values) -> list:
+    """Return the values as a list; raise ValueError unless there is one finite number per replica."""
+    replicas, values = strategy.num_replicas_in_sync, check_list("values", values)
+    if len(values) != replicas:
         raise ValueError(f"values must hold one number per replica ({replicas}), got {len(values)}")
     for replica, value in enumerate(values):
         check_float32("values", value, f" for replica {replica}")
+    return values
 
 
 def check_float32(argument: str, value, where: str = "") -> None:
@@ -192,8 +193,7 @@ def assign_on_replicas(
         (13.0, 13.0)
     """
     check_choice("how", how, ASSIGNMENTS)
-    check_values(strategy, values)
-    distributed = per_replica(strategy, np.asarray(values, np.float32))
+    distributed = per_replica(strategy, np.asarray(check_values(strategy, values), np.float32))
     strategy.run(lambda value: getattr(variable, how)(value), args=(distributed,))
 
 
@@ -218,7 +218,7 @@ def try_pair(
     check_choice("aggregation", aggregation, AGGREGATIONS)
     check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
     check_choice("how", how, ASSIGNMENTS)
-    check_values(strategy, values)
+    values = check_values(strategy, values)
     check_float32("initial", initial)
     before, after, stage = (), (), "create"
     try:
@@ -242,7 +242,7 @@ def all_pairs(strategy: tf.distribute.Strategy, values: Sequence[float], how: st
         >>> len(pairs), sum(bool(pair["fails"]) for pair in pairs)  # doctest: +SKIP
         (16, 5)
     """
-    rows = []
+    rows, values = [], check_values(strategy, values)
     for synchronization, aggregation in itertools.product(SYNCHRONIZATIONS, AGGREGATIONS):
         result = try_pair(strategy, values, aggregation, synchronization, how)
         row = {"synchronization": synchronization, "aggregation": aggregation, "copies": list(result.after)}

@@ -193,6 +193,7 @@ def train(
         raise ValueError(f"order must have shape (steps, {replicas}, examples), got {order.shape}")
     if order.dtype.kind not in "iu" or order.min() < 0 or order.max() >= len(images):
         raise ValueError(f"order must hold indices of the {len(images)} images, got {order.min()} to {order.max()}")
+    order = order.astype(np.int32)  # tf.gather rejects other small or unsigned integers
     check_number("learning_rate", learning_rate, "above 0", finite=True)
     check_number("momentum", momentum, "at least 0 and below 1")
     average_after = {check_whole("average_after", step, 1) for step in check_list("average_after", average_after)}

@@ -9,14 +9,14 @@ from ipywidgets import Dropdown, FloatText, SelectionSlider
 from dgc_lab.scaling.cluster_figures import memory_bars
 from dgc_lab.scaling.known_models import KNOWN_LINKS, KNOWN_MODELS
 from dgc_lab.scaling.memory import OPTIMIZER_BYTES, PRECISIONS, compare_methods, fits
-from dgc_lab.ui.explorer import Explorer, in_columns, wider
-from dgc_lab.ui.widget import side_by_side
+from dgc_lab.scaling.model_widget import ModelExplorer
+from dgc_lab.ui.explorer import wider
 
 RANKS = tuple(2**power for power in range(13))
 MOST_PARAMETERS = 1e9  # in millions: 10^15
 
 
-class MemoryExplorer(Explorer):
+class MemoryExplorer(ModelExplorer):
     """Widget that redraws a rank's memory and a step's exchange when the model, the ranks or the link change.
 
     All numbers are arithmetic (`dgc_lab.scaling.compare_methods`): nothing is trained or measured.
@@ -47,12 +47,9 @@ class MemoryExplorer(Explorer):
             "link": wider(Dropdown, "Link", options=list(KNOWN_LINKS), value="400G InfiniBand"),
             "memory": wider(FloatText, "Device, GB", value=80.0),
         }
-        self._fill_in_parameters(controls)
-        controls["model"].observe(lambda _: self._fill_in_parameters(controls), "value")
-        settings = dict(sorted(settings.items(), key=lambda setting: setting[0] != "model"))  # it sets the parameters
-        super().__init__(controls, [side_by_side(in_columns(controls, 4))], settings)
+        super().__init__(controls, 4, settings)
 
-    def _fill_in_parameters(self, controls):
+    def _fill_in(self, controls):
         controls["parameters"].value = round(KNOWN_MODELS[controls["model"].value] / 1e6, 3)
 
     def result(self, model, parameters, ranks, precision, optimizer, link, memory):

@@ -91,9 +91,9 @@ class Link:
 
     Attributes:
         bandwidth: nominal bandwidth in bytes per second, above 0; infinity for an unlimited link.
-        latency: seconds to start a hop, at least 0.
+        latency: seconds to start a hop, at least 0 and finite.
         efficiency: share of the bandwidth available to the payload, above 0.
-        per_byte: seconds per byte spent at the ends of a link, whatever its bandwidth, at least 0.
+        per_byte: seconds per byte spent at the ends of a link, whatever its bandwidth; at least 0 and finite.
 
     Raises:
         ValueError: a value is out of range.
@@ -112,7 +112,7 @@ class Link:
         for name in ("bandwidth", "efficiency"):
             check_number(name, getattr(self, name), "above 0")
         for name in ("latency", "per_byte"):
-            check_number(name, getattr(self, name), "at least 0")
+            check_number(name, getattr(self, name), "at least 0 and finite")
 
     def seconds(self, hops: float, size: float) -> float:
         """Return the time of ``hops`` hops in which ``size`` bytes pass the link one after another."""

@@ -14,14 +14,13 @@ References:
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import LabError, check_instance, check_list, check_number, check_some, check_whole, results_file
+from dgc_lab.common import LabError, check_instance, check_list, check_number, check_some, check_whole, stored_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,7 +188,7 @@ def overlap_rows() -> list[dict]:
         >>> sorted({row["bandwidth"] / 125e6 for row in overlap_rows()})
         [0.1, 1.0]
     """
-    return [json.loads(line) for line in results_file("overlap.jsonl").read_text(encoding="utf-8").splitlines()]
+    return stored_rows("overlap.jsonl")
 
 
 def overlap_table(rows: Sequence[dict]) -> pd.DataFrame:

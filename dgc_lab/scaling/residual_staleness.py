@@ -147,7 +147,7 @@ def trainer_with_ages(settings: DistributedConfig, data: Dataset | None = None) 
 def sent_ages(compressor: Compressor) -> np.ndarray:
     """Return the numbers of elements sent at age 0, 1, ... by the workers in this process: int64 (longest + 1,).
 
-    The scheme of ``compressor`` must come from `with_ages`.
+    The scheme of ``compressor`` must come from `with_ages`. If it compresses no tensor, the result is ``[0]``.
 
     Example:
         >>> from dgc_lab.distributed.communicators import OneWorker
@@ -162,7 +162,8 @@ def sent_ages(compressor: Compressor) -> np.ndarray:
 def waiting_ages(compressor: Compressor) -> np.ndarray:
     """Return the numbers of elements in this process's residuals by the age at which the next step would send them.
 
-    The result is int64 (longest + 1,), for age 0, 1, ... The scheme of ``compressor`` must come from `with_ages`.
+    The result is int64 (longest + 1,), for age 0, 1, ..., or ``[0]`` if no tensor is compressed. The scheme of
+    ``compressor`` must come from `with_ages`.
 
     Example:
         >>> from dgc_lab.distributed.communicators import OneWorker

@@ -6,13 +6,12 @@ The rows are in ``results/link.jsonl``; ``benchmarks/bench_link.py`` measures th
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_list, check_number, check_some, check_whole, results_file
+from dgc_lab.common import check_choice, check_list, check_number, check_some, check_whole, stored_rows
 from dgc_lab.scaling.calibration import Measured, fit
 from dgc_lab.scaling.cost_model import Estimate, bytes_against_dense, gain, step
 from dgc_lab.scaling.network import GBIT, Link
@@ -39,7 +38,7 @@ def link_rows() -> list[dict]:
         >>> sorted({row["link"] for row in link_rows()})
         ['1 Gbit/s', '10 Mbit/s', '100 Mbit/s', 'unlimited']
     """
-    return [json.loads(line) for line in results_file("link.jsonl").read_text(encoding="utf-8").splitlines()]
+    return stored_rows("link.jsonl")
 
 
 def measured_links(rows: Sequence[dict]) -> pd.DataFrame:

@@ -12,10 +12,10 @@ from ipywidgets import Dropdown, FloatText, SelectionSlider
 from dgc_lab.compression.break_even import break_even_ratio
 from dgc_lab.scaling.cost_model import METHODS, Estimate, break_even_bandwidth, step
 from dgc_lab.scaling.figures import bandwidth_label, scale_curves
+from dgc_lab.scaling.model_widget import ModelExplorer
 from dgc_lab.scaling.network import GBIT, LATENCY, Link
 from dgc_lab.scaling.tables import timed_steps
-from dgc_lab.ui.explorer import Explorer, in_columns, wider
-from dgc_lab.ui.widget import side_by_side
+from dgc_lab.ui.explorer import wider
 
 if TYPE_CHECKING:
     from dgc_lab.scaling.timing import StepTimes
@@ -29,7 +29,7 @@ COMPRESSING = ("after the backward pass", "tensor by tensor")
 TABLE_WORKERS = (4, 32, 256, 1024)  # numbers of workers with a speed-up in the table
 
 
-class ScaleExplorer(Explorer):
+class ScaleExplorer(ModelExplorer):
     """Widget that redraws speed-up, bytes and break-even when the workers, the link, the model or the ratio change.
 
     Curves are modelled, marks are measured. The message states whether each time was measured, scaled, assumed, or set
@@ -83,12 +83,9 @@ class ScaleExplorer(Explorer):
             "compute": wider(FloatText, "Compute, ms"),
             "selection": wider(FloatText, "Selection, ms"),
         }
-        self._fill_in_times(controls)
-        controls["model"].observe(lambda _: self._fill_in_times(controls), "value")
-        settings = dict(sorted(settings.items(), key=lambda setting: setting[0] != "model"))  # it sets times
-        super().__init__(controls, [side_by_side(in_columns(controls, 6))], settings)
+        super().__init__(controls, 6, settings)
 
-    def _fill_in_times(self, controls):
+    def _fill_in(self, controls):
         times = self.times[controls["model"].value]
         controls["compute"].value = round(1e3 * times.compute, 3)
         controls["selection"].value = round(1e3 * times.selection, 3)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dgc_lab.common import check_choice, folder_from_env
 from dgc_lab.workloads import given_data
-from dgc_lab.workloads.dataset import DataError, Dataset, data_location, scaled
+from dgc_lab.workloads.dataset import DataError, Dataset, at_location, data_location, scaled
 from dgc_lab.workloads.mnist1d import mnist1d
 
 MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
@@ -75,9 +75,10 @@ def mnist(path: str | os.PathLike | None = None) -> Dataset:
     """
     setting, file = data_location(path)
     if file is not None:
-        file = file / "mnist.npz" if file.is_dir() else file
-        if not file.is_file():
-            raise DataError(f"{setting}, but there is no MNIST file {file}: correct it, or put the file there")
+        with at_location(setting):
+            file = file / "mnist.npz" if file.is_dir() else file
+            if not file.is_file():
+                raise DataError(f"{setting}, but there is no MNIST file {file}: correct it, or put the file there")
     else:
         file = cached_or_downloaded()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable
@@ -85,6 +86,15 @@ def data_location(path: str | os.PathLike | None) -> tuple[str, Path | None]:
         return setting, None if given is None else Path(given).expanduser()
     except RuntimeError as error:  # the user has no home folder
         raise DataError(f"{setting}: {error}") from None
+
+
+@contextlib.contextmanager
+def at_location(setting: str):
+    """Convert an OSError in the block, as for a folder without permission, to a DataError with the ``setting``."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{setting}, which cannot be read ({error}): correct it") from None
 
 
 def scaled(images: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.workloads.dataset import DataError, Dataset, data_location, scaled
+from dgc_lab.workloads.dataset import DataError, Dataset, at_location, data_location, scaled
 
 CIFAR10_FILES = tuple(f"{name}.bin" for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"))
 FASHION_FILES = tuple(
@@ -34,10 +34,11 @@ def find_files(name: str, path: str | os.PathLike | None) -> list[Path]:
     remedy = f"get {', '.join(files)} from {source}, and pass their folder as path or set DGC_LAB_DATA to it"
     if folder is None:
         raise DataError(f"{name} is not on this machine: {remedy}")
-    folder = folder.parent if folder.is_file() else folder
-    folder = folder / inside if (folder / inside).is_dir() else folder
-    if missing := [file for file in files if not (folder / file).is_file()]:
-        raise DataError(f"{setting}, but {folder} has no {missing[0]}: {remedy}")
+    with at_location(setting):
+        folder = folder.parent if folder.is_file() else folder
+        folder = folder / inside if (folder / inside).is_dir() else folder
+        if missing := [file for file in files if not (folder / file).is_file()]:
+            raise DataError(f"{setting}, but {folder} has no {missing[0]}: {remedy}")
     return [folder / file for file in files]
 
 
@@ -82,7 +83,10 @@ def cifar10(path: str | os.PathLike | None = None) -> Dataset:
 
 def read_records(file: Path) -> tuple[np.ndarray, np.ndarray]:
     """Read images float32 (n, 32, 32, 3) in [0, 1] and labels int32 (n,) from one file."""
-    content = np.fromfile(file, np.uint8)
+    try:
+        content = np.fromfile(file, np.uint8)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error}") from error
     if not content.size or content.size % RECORD or content[::RECORD].max() > 9:
         layout = f"records of {RECORD} bytes, labels 0 to 9"
         raise DataError(f"{file} must be of CIFAR-10's binary version ({layout}): get it again")

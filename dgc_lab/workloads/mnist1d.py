@@ -28,6 +28,7 @@ def mnist1d() -> Dataset:
 
     Raises:
         DataError: the package is not installed.
+        LabError: the file cannot be written, or there is no home folder for it.
 
     References:
         S. Greydanus, D. Kobak: Scaling Down Deep Learning with MNIST-1D, ICML 2024, https://arxiv.org/abs/2011.14439

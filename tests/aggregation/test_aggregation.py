@@ -329,6 +329,7 @@ def test_time_sums_returns_positive_times():
 def test_fastest_needs_ranges_that_do_not_overlap():
     assert sum_speed.fastest({"a": [3, 4], "b": [1, 2], "c": [2.5, 9]}) == "b"
     assert sum_speed.fastest({"a": [3, 4], "b": [1, 3]}) == "undecided"
+    assert sum_speed.fastest({"a": iter([3, 4]), "b": iter([1, 2])}) == "b"
     with pytest.raises(ValueError, match=r"at least two labels, got \['a'\]"):
         sum_speed.fastest({"a": [1]})
     with pytest.raises(ValueError, match=r"rounds\['b'\]"):
@@ -479,6 +480,12 @@ def test_profiler_rejects_a_visible_gpu(monkeypatch):
 
 def test_wait_for_ignores_values_that_are_not_tensors():
     assert traces.wait_for([tf.ones([2]), 3.0, "words"]) is None
+
+
+def test_errors_accept_an_iterator():
+    addends = [tf.constant([1.0, 3.0]), tf.constant([0.1, 0.2])]
+    assert rounding.errors(iter(addends)) == rounding.errors(addends)
+    assert [row["error"] for row in rounding.measure(iter(addends))] == list(rounding.errors(addends).values())
 
 
 def test_summary_accepts_an_iterator():

@@ -1,6 +1,7 @@
 """Horovod ranks started from a notebook, as real processes with real Horovod."""
 
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -12,23 +13,27 @@ import time
 import warnings
 from dataclasses import dataclass
 
+import numpy as np
 import psutil
 import pytest
 
 import outside
 from dgc_lab.cluster import (
     HorovodRanks,
+    MultiWorkerMirrored,
+    ParameterServers,
     RankDied,
     RankFailed,
     calls,
     horovod_ranks,
     magic,
     private_network,
+    stalls,
     stop_requested,
 )
 from dgc_lab.cluster.calls import explain
-from dgc_lab.cluster.processes import defer_sigint, is_running, kill
-from dgc_lab.cluster.rank import RemoteError
+from dgc_lab.cluster.processes import defer_sigint, is_running, kill, start_guarded
+from dgc_lab.cluster.rank import RemoteError, items_of
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores, rank_variables
 from kernels import there, until
@@ -338,6 +343,11 @@ def test_error_without_traceback_announces_none():
     assert explain({1: gone}, ["rank 0", "rank 1"]) == "rank 1 raised ProcessDied: its connection ended"
 
 
+def test_stream_of_a_function_without_a_name_is_explained():
+    with pytest.raises(TypeError, match=r"stream needs a generator function, functools.partial\(.*\) returned int"):
+        items_of(functools.partial(max, 1, 2), (), {})
+
+
 def test_items_before_an_error_are_delivered(two_ranks):
     def fail_late():
         yield from range(100)
@@ -617,11 +627,19 @@ def test_garbage_collected_ranks_end(two_ranks):
         ({"size": True}, "size must be a whole number from 1 to 4096, got True"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"grace": -1}, "grace must be at least 0, got -1"),
+        ({"progress": "no"}, "progress must be a function, or None for no output, got 'no'"),
     ],
 )
 def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         HorovodRanks(**arguments)
+
+
+def test_sizes_are_stored_as_python_integers():
+    two = np.int64(2)
+    servers = ParameterServers(two, two)
+    sizes = [HorovodRanks(two).size, MultiWorkerMirrored(two).workers, servers.workers, servers.ps]
+    assert [type(size) for size in sizes] == [int] * 4
 
 
 def test_startup_reports_progress_warning_and_time_limit(horovod):
@@ -727,6 +745,24 @@ def test_rank_numbers_match_horovods_assignment(horovod):
 
 
 FORKS_FOREVER = "import subprocess, sys\nwhile True: subprocess.Popen(['sleep', sys.argv[1]], start_new_session=True)"
+
+
+def test_collectives_with_the_same_last_part_are_told_apart():
+    names = ["rank 0", "rank 1"]
+    missing = stalls.last_report("Missing ranks:\n0: [b/mean]\n1: [a/mean]\n")
+    assert missing == {"b/mean": ["rank 0"], "a/mean": ["rank 1"]}
+    assert stalls.never_ends(missing, names)
+    waits = ["rank 1 waits for rank 0 in b/mean", "rank 0 waits for rank 1 in a/mean"]
+    assert stalls.described(missing, names, names) == waits
+
+
+def test_import_path_may_contain_path_objects(tmp_path, monkeypatch):
+    (tmp_path / "print_path.py").write_text("import sys\nprint(sys.path)")
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path, str(tmp_path)])  # Python searches only text
+    process, folder = start_guarded("print_path", private=False, variables={}, stdout=subprocess.PIPE)
+    printed, _ = process.communicate(timeout=60)
+    assert repr(str(tmp_path)) in printed.decode()
+    until(lambda: not os.path.exists(folder))
 
 
 @pytest.mark.nightly

@@ -432,15 +432,43 @@ def test_worker_error_reaches_the_notebook(servers):
     assert servers.run(squares, 3) == [0, 1, 4]
 
 
-def test_unreadable_result_kills_the_cluster(servers):
+def test_unreadable_values_leave_the_cluster_usable(servers):
     class Unreadable:
         def __reduce__(self):
             return int, ("no number",)
 
-    with pytest.raises(ValueError, match="invalid literal for int"):
-        list(servers.stream(lambda: (Unreadable() for _ in range(3))))
-    with pytest.raises(LabError, match=r"abandoned before its end.*restart\(\)"):
-        servers.run(squares, 1)
+    def yield_until_stopped():
+        while not stop_requested():
+            yield Unreadable()
+            time.sleep(0.01)
+
+    for what, call in {
+        "the result": lambda: servers.run(Unreadable),
+        "an item": lambda: list(servers.stream(yield_until_stopped)),
+    }.items():
+        with pytest.raises(
+            FunctionFailed, match=f"coordinator raised ValueError: {what} cannot be unpickled here: invalid literal"
+        ):
+            call()
+        assert servers.run(squares, 3) == [0, 1, 4]
+
+
+def test_exception_without_text_is_reported(servers):
+    class Wordless(Exception):
+        def __str__(self):
+            return None
+
+    def fail():
+        raise Wordless
+
+    with pytest.raises(FunctionFailed, match=r"coordinator raised Wordless: <exception str\(\) failed>"):
+        servers.run(fail)
+    assert servers.run(squares, 3) == [0, 1, 4]
+
+
+def test_function_may_have_a_keyword_named_function(servers):
+    assert servers.run(lambda **named: named, function=3) == {"function": 3}
+    assert list(servers.stream(lambda function: iter([function]), function=3)) == [3]
 
 
 @pytest.mark.nightly
@@ -502,6 +530,14 @@ def test_crash_is_reported_with_its_cause(servers):
         servers.run(lambda: os.kill(os.getpid(), signal.SIGSEGV))
     with pytest.raises(LabError, match=r"^coordinator died \(Segmentation fault\)\. restart\(\)"):
         servers.run(squares, 1)
+
+
+@pytest.mark.nightly
+def test_unexpected_end_of_a_process_leaves_a_traceback(servers):
+    group = servers._group
+    group.members["coordinator"].connection.send_bytes(b"not a call")
+    until(lambda: group.dead() == ["coordinator"])
+    assert "UnpicklingError" in group.output_tail()
 
 
 @pytest.mark.nightly
@@ -685,6 +721,8 @@ def test_mirrored_worker_death_in_a_collective_is_reported(workers):
         ({"timeout": -1}, "timeout must be above 0, got -1"),
         ({"timeout": float("nan")}, "timeout must be above 0, got nan"),
         ({"grace": -1}, "grace must be at least 0, got -1"),
+        ({"reachable": "no"}, "reachable must be True or False, got 'no'"),
+        ({"progress": True}, "progress must be a function, or None for no output, got True"),
     ],
 )
 def test_invalid_arguments_are_rejected(cluster, arguments, message):

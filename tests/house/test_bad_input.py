@@ -112,6 +112,15 @@ def is_covered(subpackage, name, thing):
     return callable(thing) and not is_error and f"{subpackage}.{name}" not in NOT_HERE
 
 
+def parameters_of(thing):
+    """List a callable's parameters; ``**options`` of a class are the keyword-only parameters of its base class."""
+    own = list(inspect.signature(thing).parameters.values())
+    if own and own[-1].kind is own[-1].VAR_KEYWORD:
+        inherited = inspect.signature(thing.__base__).parameters.values() if inspect.isclass(thing) else ()
+        own[-1:] = [each for each in inherited if each.kind is each.KEYWORD_ONLY]
+    return own
+
+
 @functools.cache
 def parameters(subpackage):
     """List (name, object, parameter) for all public names of a subpackage, from package and module."""
@@ -120,8 +129,7 @@ def parameters(subpackage):
         for name, thing in public(subpackage)
         if is_covered(subpackage, name, thing)
         for each in from_both(subpackage, name, thing)
-        for parameter in inspect.signature(each).parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
+        for parameter in parameters_of(each)
     ]
 
 
@@ -132,7 +140,9 @@ def refused(subpackage, name, thing, parameter, value):
     """Return None if the value is rejected correctly, otherwise a description of the problem."""
     args, kwargs = examples(subpackage, name, thing)
     bound = inspect.signature(thing).bind(*args, **kwargs)
-    bound.arguments[parameter.name] = (value,) if parameter.kind is parameter.VAR_POSITIONAL else value
+    own = parameter.name in bound.signature.parameters
+    arguments = bound.arguments if own else bound.arguments.setdefault("options", {})
+    arguments[parameter.name] = (value,) if parameter.kind is parameter.VAR_POSITIONAL else value
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             result = thing(*bound.args, **bound.kwargs)

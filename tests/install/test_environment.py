@@ -73,7 +73,8 @@ def test_doctor_reports_the_environment():
 
 
 def test_doctor_suggests_remedies(monkeypatch):
-    monkeypatch.setattr(doctor, "installed", lambda name: {"keras": "2.9.0"}.get(name))
+    for module in (doctor, build_horovod):
+        monkeypatch.setattr(module, "installed", lambda name: {"keras": "2.9.0"}.get(name))
     monkeypatch.setattr(doctor, "horovod_state", lambda: ("0.28.1", "2.19.0"))
     monkeypatch.setenv("DGC_LAB_DATA", "/nowhere")
     findings = {finding.name: finding for finding in doctor.examine()}
@@ -133,11 +134,12 @@ def test_two_ranks_compute_a_sum():
 
 @pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
 def test_errors_name_the_failed_rank(monkeypatch):
-    monkeypatch.setattr(build_horovod, "RANK_PROGRAM", "import os; assert os.environ['HOROVOD_RANK'] == '0', 'lost'")
+    other_waits = "import os, sys, time; time.sleep(600 if os.environ['HOROVOD_RANK'] == '{}' else 0); "
+    monkeypatch.setattr(build_horovod, "RANK_PROGRAM", other_waits.format(0) + "sys.exit('lost')")
     with pytest.raises(build_horovod.BuildError, match=r"rank 1 failed:(.|\n)*lost"):
         build_horovod.verify()
-    limit = "import os, sys; sys.exit('limit ' + os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
-    monkeypatch.setattr(build_horovod, "RANK_PROGRAM", limit)
+    limit = "sys.exit('limit ' + os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
+    monkeypatch.setattr(build_horovod, "RANK_PROGRAM", other_waits.format(1) + limit)
     with pytest.raises(build_horovod.BuildError, match="rank 0 failed:\nlimit 150"):
         build_horovod.verify()
     monkeypatch.setattr(build_horovod, "RANK_PROGRAM", "import time; time.sleep(600)")
@@ -314,6 +316,7 @@ def test_doctor_checks_all_dependencies():
     names = {re.split(r"\W", requirement.replace("-", "_"))[0].replace("_", "-") for requirement in required}
     assert names - {"tensorflow"} <= set(doctor.PACKAGES)
     assert [doctor.older("2.22rc1", "2.20"), doctor.older("2.19.0rc2", "2.20")] == [False, True]
+    assert [doctor.older("0.0.1", "0.0.2"), doctor.older("11", "11.0")] == [True, False]
 
 
 def test_custom_cache_folder_needs_no_home(monkeypatch, tmp_path):
@@ -340,6 +343,13 @@ def test_doctor_reports_mnist_of_a_user_without_home(monkeypatch, location):
     finding = doctor.mnist_finding()
     assert (finding.found, finding.needed) == ("unknown", False)
     assert re.search("home", finding.remedy)
+
+
+def test_doctor_reports_folders_that_cannot_be_read(monkeypatch):
+    monkeypatch.setenv("DGC_LAB_DATA", "x" * 5000)
+    finding = doctor.mnist_finding()
+    assert finding.found == "unknown"
+    assert re.search(r"^DGC_LAB_DATA is 'x+': .*File name too long", finding.remedy)
 
 
 V1, DOCKER = "sys/fs/cgroup/cpu,cpuacct", "4:memory:/docker/1\n3:cpu,cpuacct:/docker/1\n0::/"
@@ -423,6 +433,24 @@ def test_horovod_is_installed_for_this_python(monkeypatch, tmp_path):
         assert build_horovod.installed("dgc_lab_test_wheel") == "1.0"
     finally:
         subprocess.run([sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", "dgc_lab_test_wheel"])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, build_horovod.BuildError])
+def test_unverified_horovod_is_uninstalled(monkeypatch, error):
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    def verify():
+        raise error
+
+    monkeypatch.setattr(build_horovod.subprocess, "run", run)
+    monkeypatch.setattr(build_horovod, "verify", verify)
+    with pytest.raises(error):
+        build_horovod.install_and_verify(Path("horovod.whl"))
+    assert [command[3] for command in commands] == ["install", "uninstall"]
 
 
 def test_mac_needs_the_libraries_of_gloo(monkeypatch):

@@ -98,6 +98,12 @@ def test_replay_scores_at_the_times_of_its_updates():
         seconds_to(one_each.scores, "accuracy", 0.5)
 
 
+def test_scores_count_dropped_gradients():
+    config = AsyncConfig(gradients=40, batch=2, learning_rate=0.01, score_every=10)
+    training = replay(Slope(), config, simulate(Schedule("backup workers"), 2, 40, StepCosts(1.0)))
+    assert [score.gradients for score in training.scores] == [10, 20, 30, 40]
+
+
 @pytest.mark.parametrize(("staleness", "share"), [(0, 1), (1, 1), (2, 1 / 2), (3, 1 / 3)])
 def test_staleness_aware_rate_is_divided_by_the_staleness(staleness, share):
     config = AsyncConfig(gradients=4, batch=2, learning_rate=0.1, staleness_aware=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
@@ -367,6 +368,7 @@ def test_sweep_is_labelled_as_simulated():
         ({"computing": 0}, r"computing must be above 0 seconds and finite, got 0"),
         ({"computing": []}, r"computing must have at least one element, got \[\]"),
         ({"computing": "long"}, r"computing must be a number or a list of numbers, got 'long'"),
+        ({"computing": np.array(0.1)}, r"computing must be a list, got array\(0.1\)"),
         ({"computing": 1, "reading": -1}, r"reading must be at least 0 seconds and finite, got -1"),
         ({"computing": 1, "dispatch": [0.1, math.inf]}, r"dispatch must be at least 0 seconds and finite, got inf"),
     ],
@@ -392,6 +394,12 @@ def test_invalid_costs_are_rejected(arguments, message):
 def test_invalid_simulation_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         simulate(**{"schedule": Schedule(), "workers": 2, "gradients": 4, "costs": COSTS, **arguments})
+
+
+def test_numbers_of_a_simulation_may_be_tensors():
+    workers, gradients, seed = (tf.constant(number) for number in (2, 4, 1))
+    expected = simulate(Schedule(), 2, 4, COSTS, seed=1)
+    assert simulate(Schedule(), workers, gradients, COSTS, seed) == expected
 
 
 def test_stragglers_can_come_from_a_generator():

@@ -20,6 +20,7 @@ from dgc_lab.parameter_server.events import Finished, Score
 from dgc_lab.parameter_server.metrics import by_worker, count_staleness, events_in_order, summary
 from dgc_lab.parameter_server.replaying import replay
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, NOT_YET, GradientEvent, Schedule, Straggler
+from dgc_lab.parameter_server.server import ParameterServerModel
 from dgc_lab.parameter_server.simulation import StepCosts, simulate
 from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.parameter_server.training_loop import train, train_on
@@ -259,6 +260,17 @@ def test_staleness_scales_the_rate_and_duplicates_are_ignored(servers, aware, ex
     assert moved == pytest.approx([0.1 * share for share in expected], abs=1e-6)
     assert replies == [[0, 0], [1, 0], [2, 0], [3, 0], [3, 0]], "the duplicate must get the fourth's reply"
     assert submitted == [2, 2], "the duplicate must not count"
+
+
+@pytest.mark.parametrize("aware", [False, True])
+@pytest.mark.parametrize("rate", [1, np.float64(0.05)])
+def test_learning_rate_may_be_any_type_of_number(rate, aware):
+    config = AsyncConfig(learning_rate=rate, momentum=np.float64(0.5), staleness_aware=aware)
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    model = ParameterServerModel(tf.distribute.get_strategy(), 1, 1, config, [one], [zero], np.full(4, NOT_YET), 0)
+    model.sums[0].assign(one)
+    model._update(staleness=tf.constant(2, tf.int64))
+    assert model.weights[0].numpy() == pytest.approx(1 - float(rate) / (2 if aware else 1))
 
 
 @pytest.mark.nightly

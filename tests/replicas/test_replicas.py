@@ -167,6 +167,17 @@ def test_invalid_arguments_are_rejected():
 
 
 @on_replicas
+def test_values_and_indices_may_have_other_types():
+    from dgc_lab.replicas.mirrored_variable import all_pairs, try_pair
+    from dgc_lab.replicas.training_loop import dense_network, train
+
+    assert try_pair(strategy(2), {"a": 1, "b": 2}.values(), "SUM").after == (3, 3)
+    assert all_pairs(strategy(2), iter([1, 2])) == all_pairs(strategy(2), [1, 2])
+    images, labels, order = np.zeros((4, 8, 8, 1), np.float32), np.zeros(4, np.int32), np.zeros((1, 2, 2), np.uint32)
+    assert train(strategy(2), dense_network, images, labels, order).losses.shape == (1, 2)
+
+
+@on_replicas
 def test_mismatched_replica_arrays_are_rejected():
     from dgc_lab.replicas import all_reduce, combined_weights, dense_network, train
 
@@ -417,6 +428,7 @@ def test_alt_texts_describe_the_figures():
         "assign, MEAN. The replicas assigned 1, 2. Copies before: 0, 0. Copies after: 1.5, 1.5. "
         "A read outside the replicas gives 1.5."
     )
+    assert replica_pictures.copies_before_and_after(fine, iter([1, 2]), "assign, MEAN").alt == alt
     refused = AssignmentResult((), (), None, "create", "not supported")
     assert "TensorFlow refused to create the variable: not supported" in replica_pictures.in_words(refused, [1, 2])
     loops = replica_pictures.losses_over_reference({"SUM": [[2, 4], [1, 1]], "MEAN": [3, 2]}, [3, 2], "one device")

@@ -249,7 +249,9 @@ def test_fitted_parameters_are_never_negative():
     ("call", "message"),
     [
         (lambda: Link(0), r"bandwidth must be above 0, got 0"),
-        (lambda: Link(1, latency=-1), r"latency must be at least 0, got -1"),
+        (lambda: Link(1, latency=-1), r"latency must be at least 0 and finite, got -1"),
+        (lambda: Link(1, latency=math.inf), r"latency must be at least 0 and finite, got inf"),
+        (lambda: Link(1, per_byte=math.inf), r"per_byte must be at least 0 and finite, got inf"),
         (lambda: Link(1, efficiency=math.nan), r"efficiency must be above 0, got nan"),
         (lambda: Workload(1, 1.0, overlap=1.5), r"overlap must be in \[0, 1\], got 1.5"),
         (lambda: step(RESNET, Link(1), 2, "dgc"), r"method must be one of no exchange, .* got 'dgc'"),

@@ -174,7 +174,14 @@ def test_archive_members_must_be_arrays(small_mnist, name, message):
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-@pytest.mark.parametrize(("path", "told"), [("~nosuchuser/x", "path is '~nosuchuser/x'"), ("", "path is ''")])
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("~nosuchuser/x", "path is '~nosuchuser/x'"),
+        ("", "path is ''"),
+        ("x" * 5000, "path is 'x+', which cannot be read .*File name too long"),
+    ],
+)
 def test_invalid_paths_are_rejected_without_download(name, path, told):
     with pytest.raises(data.DataError, match=told):
         data.load(name, path)

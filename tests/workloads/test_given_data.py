@@ -104,9 +104,16 @@ def test_mismatched_images_and_labels_are_rejected(folder):
         load("fashion_mnist", folder)
 
 
-def test_invalid_cifar10_files_are_rejected(folder):
+def test_invalid_cifar10_files_are_rejected(folder, monkeypatch):
     (folder / "test_batch.bin").write_bytes(b"short")
     with pytest.raises(DataError, match=r"test_batch.bin must be of CIFAR-10's binary version"):
+        load("cifar10", folder)
+
+    def no_permission(file, dtype):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(np, "fromfile", no_permission)
+    with pytest.raises(DataError, match=r"data_batch_1.bin cannot be read: .*Permission denied"):
         load("cifar10", folder)
 
 
