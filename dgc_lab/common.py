@@ -257,7 +257,7 @@ def results_file(name: str) -> Path:
     return next(folder / name for folder in (package.parent / "results", package / "results") if folder.exists())
 
 
-def stored_rows(name: str) -> list[dict]:
+def rows_of_results(name: str) -> list[dict]:
     """Return the rows of a file in ``results/`` with a JSON object in each line."""
     return [json.loads(line) for line in results_file(name).read_text(encoding="utf-8").splitlines()]
 

@@ -53,7 +53,7 @@ class Cluster:
 
     @property
     def ready(self) -> bool:
-        """Whether the processes are started, and none has died without which the others cannot continue."""
+        """Whether the processes are started and no essential one has died."""
         group = self._group
         return self._started and group is not None and not group.broken and not group.dead()
 

@@ -246,11 +246,11 @@ class Call:
 
 
 def unpickled(content: bytes, what: str) -> tuple[Any, RemoteError | None]:
-    """Return the unpickled object and None; if that fails, None and the error, whose message says ``what`` it was."""
+    """Return the object and None, or None and the error; ``what`` names the object in the message."""
     try:
         return cloudpickle.loads(content), None
     except Exception as error:
-        message = f"{what} cannot be unpickled here: {message_of(error)}"
+        message = f"{what} cannot be unpickled in the notebook: {message_of(error)}"
         return None, RemoteError(type(error).__name__, message, "")
 
 

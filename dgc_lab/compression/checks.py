@@ -24,7 +24,7 @@ def checked_names(names: Sequence[str] | None, variables: list) -> list[str]:
     return given
 
 
-def checked_kinds(gradients: list, workers: int, variables: list, names: list[str]) -> list[str]:
+def gradient_kinds(gradients: list, workers: int, variables: list, names: list[str]) -> list[str]:
     """Return each gradient's kind: ``"tensor"``, ``"rows"`` (``tf.IndexedSlices``) or ``"none"``.
 
     Raises ValueError unless there is a list of gradients for each worker, with one for each variable, in the variable's
@@ -48,7 +48,7 @@ def kind_of(gradient) -> str:
     return "none" if gradient is None else "rows" if isinstance(gradient, tf.IndexedSlices) else "tensor"
 
 
-def check_kinds(kinds: list[str], before: set, names: list[str]) -> None:
+def check_unchanged_kinds(kinds: list[str], before: set, names: list[str]) -> None:
     """Raise ValueError if all gradients are None, or if one changes between a tensor and rows.
 
     ``before`` holds pairs of a variable's number and its gradient's kind in earlier steps, if the kind must not change.
@@ -139,7 +139,8 @@ def checked_sparse(question: SparseMean, who: str) -> SparseMean:
         raise ValueError(f"{who} must yield SparseMean with an index per value, got {indices.shape} and {values.shape}")
     if not is_ratio(question.ratio):
         raise ValueError(
-            f"{who} must yield SparseMean with a ratio in [0, 1], a scalar tensor or None, got {question.ratio!r}"
+            f"{who} must yield SparseMean with a ratio in [0, 1], a floating-point scalar tensor or None, got "
+            f"{question.ratio!r}"
         )
     return SparseMean(indices, values, question.size, question.ratio)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from dgc_lab.common import check_instance, check_number
-from dgc_lab.compression.checks import check_kinds, checked_kinds, checked_names, checked_step
+from dgc_lab.compression.checks import check_unchanged_kinds, checked_names, checked_step, gradient_kinds
 from dgc_lab.compression.config import Collectives, DGCConfig
 from dgc_lab.compression.dgc_scheme import scheme_and_config
 from dgc_lab.compression.driver import Wire, exchange, run_schemes
@@ -89,9 +89,10 @@ class Compressor(tf.Module):
         has_velocity = self.scheme.momentum and self.parts.uncompressed
         self.velocity = new_variable(self.parts.zeros(self.parts.uncompressed), "velocity") if has_velocity else None
         self.local = LocalDeltas(self.scheme, self.parts.shapes, communicator.local) if self.scheme.every > 1 else None
-        has_local_velocity = self.keeps_rows and self.config.has_local_velocity
-        self._with_local_velocity = self.parts.compressed if has_local_velocity else []
-        self._agreed, self._kinds = set(), set()  # descriptions that all ranks have in common; as in `check_kinds`
+        separate = self.keeps_rows and self.config.has_local_velocity and communicator.size > 1
+        self._with_local_velocity = self.parts.compressed if separate else []
+        self._agreed = set()  # descriptions that all ranks have in common
+        self._earlier_kinds = set()  # as in `check_unchanged_kinds`
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -103,7 +104,7 @@ class Compressor(tf.Module):
         """Return to the state before the first step."""
         for variable in self.state:
             variable.assign(tf.zeros_like(variable))
-        self._kinds, first = set(), self.parts.first_state(self.scheme.init)
+        self._earlier_kinds, first = set(), self.parts.first_state(self.scheme.init)
         for state in self.states:
             tf.nest.map_structure(lambda variable, value: variable.assign(value), state, first)
 
@@ -139,9 +140,9 @@ class Compressor(tf.Module):
             learning rate and subtracted, and a `Report`.
 
         Raises:
-            ValueError: gradients are not one list for each worker in this process, with one entry of the right shape
-                for each variable, of the same kind on all workers; all are None; or with velocities of its own on each
-                worker, a compressed variable's gradient changes between a tensor and ``tf.IndexedSlices``.
+            ValueError: there is not one list of gradients for each worker in this process, with one entry of the right
+                shape for each variable; a gradient's kind differs between workers; all are None; or a compressed
+                variable's changes between tensor and ``tf.IndexedSlices`` although each worker has its own velocity.
             RanksDisagree: at the first step, on all ranks, if they differ in config, variables, the order of these, or
                 in which of them have gradients.
             tf.errors.InvalidArgumentError: a gradient of some worker holds NaN or infinity; on all workers, with the
@@ -169,12 +170,12 @@ class Compressor(tf.Module):
 
     def prepared(self, gradients, metadata=None) -> list[GradientVectors]:
         """Return the gradients of each worker in this process, combined over the ranks of its host."""
-        kinds = checked_kinds(gradients, self.communicator.local, self.trained, self.names)
+        kinds = gradient_kinds(gradients, self.communicator.local, self.trained, self.names)
         metadata = metadata or [tf.zeros([0])] * len(gradients)
         variables = list(zip(self.names, [tuple(v.shape) for v in self.trained], kinds, strict=True))
         self.agree(f"{self.config}, {self.scheme}, variables {variables}")
-        check_kinds(kinds, self._kinds, self.names)
-        self._kinds |= {(i, kinds[i]) for i in self._with_local_velocity if kinds[i] != "none"}
+        check_unchanged_kinds(kinds, self._earlier_kinds, self.names)
+        self._earlier_kinds |= {(i, kinds[i]) for i in self._with_local_velocity if kinds[i] != "none"}
         average, prepared = self.config.reduction == "average", []
         pooled = self.communicator.reduce_within_host(gradients, metadata, average)
         for worker, (own, numbers) in enumerate(zip(*pooled, strict=True)):
@@ -235,8 +236,7 @@ class Compressor(tf.Module):
         *ended, table = results[0]
         compressed, rest = ended[:count], ended[count:]
         updates = [tf.convert_to_tensor(update) if dense else update for update, _, _ in compressed]
-        mean = rest.pop(0) if partition.uncompressed else partition.vector
-        mean, velocity = self.apply_momentum(mean, partition)
+        mean, velocity = self.apply_momentum(rest.pop(0) if partition.uncompressed else partition.vector, partition)
         states = [[state for _, _, state in own[:count]] for own in results]
         sent = [self.parts.num_sent(own, asked) for own, asked in zip(workers, first_asked, strict=True)]
         return Outcome(updates, mean, velocity, rest, states, table, bytes_sent, tf.add_n(sent) / len(sent))

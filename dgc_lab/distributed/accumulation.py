@@ -13,7 +13,7 @@ def accumulate(optimizer: keras.optimizers.Optimizer, gradients: list, exchange:
 
     The optimizer's own counter counts batches, and the inner optimizer's counts updates.
 
-    Raises ValueError if a variable has a gradient in some batches only: its sum might never be exchanged.
+    Raises ValueError if a variable has a gradient in only some batches of an update: its sum might never be exchanged.
     """
     check_same_variables(optimizer, gradients)
     steps, batches = optimizer.gradient_accumulation_steps, optimizer._iterations
@@ -36,15 +36,17 @@ def accumulate(optimizer: keras.optimizers.Optimizer, gradients: list, exchange:
 
 
 def check_same_variables(optimizer: keras.optimizers.Optimizer, gradients: list) -> None:
-    """Raise ValueError unless the same variables have gradients as in the first batch."""
-    variables = optimizer._trainable_variables
-    pairs = zip(variables, gradients, strict=True)
+    """Raise ValueError unless the same variables have gradients in all batches of an update."""
+    pairs = zip(optimizer._trainable_variables, gradients, strict=True)
     found = frozenset(variable.path for variable, gradient in pairs if gradient is not None)
-    first = optimizer.with_gradients = optimizer.with_gradients or found
-    if changed := sorted(found ^ first):
+    with tf.init_scope():  # the next update may train other variables, as after freezing a layer
+        begins = int(optimizer._iterations) % optimizer.gradient_accumulation_steps == 0
+    if begins or optimizer._with_gradients is None:
+        optimizer._with_gradients = found
+    if changed := sorted(found ^ optimizer._with_gradients):
         raise ValueError(
-            "gradients must be those of the same variables in every batch with gradient_accumulation_steps, got "
-            f"gradients in some batches only for {changed}: pass zeros instead of None"
+            "with gradient_accumulation_steps, the same variables must have gradients in all batches of an update, "
+            f"but {changed} have them only in some: pass zeros instead of None"
         )
 
 

@@ -46,9 +46,9 @@ class AverageMetrics(keras.callbacks.Callback):
 
     Raises:
         RanksDisagree: on all ranks, if they differ. When training starts: in the number of steps or epochs, in the
-            step from which they resume, or in the shapes of non-trainable weights. With ``tf.data``, give each rank
-            ``dataset.shard(hvd.size(), hvd.rank())`` and the same number of batches. Later: in when they validate or
-            stop, in their metrics' names, learning rates or trained weights (by more than rounding).
+            step from which they resume, or in the shapes or dtypes of non-trainable weights. With ``tf.data``, give
+            each rank ``dataset.shard(hvd.size(), hvd.rank())`` and the same number of batches. Later: in when they
+            validate or stop, in their metrics' names, learning rates or trained weights (by more than rounding).
         ValueError: when training starts on several ranks, if the number of steps per epoch is unknown, as with a
             generator, or if batch normalization has ``synchronized=True``.
 

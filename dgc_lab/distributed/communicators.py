@@ -161,17 +161,17 @@ class HorovodWorkers(Communicator):
 
 
 def describe_variables(variables) -> str:
-    """Return the names, shapes and dtypes of Keras variables, which must agree on all ranks before a broadcast.
+    """Return the shapes and dtypes of Keras variables, which must agree on all ranks before a broadcast.
 
-    The names leave out the optimizer and layers around a variable: Keras numbers those in the order of their creation,
-    which may differ between ranks.
+    Names are left out: Keras numbers layers and unnamed weights in the order of their creation, which may differ
+    between ranks.
 
     Example:
         >>> import keras
         >>> describe_variables([keras.Variable([1.0, 2.0], name="kernel")])
-        "[('kernel', (2,), 'float32')]"
+        "[((2,), 'float32')]"
     """
-    return str([(variable.name, tuple(variable.shape), variable.dtype) for variable in variables])
+    return str([(tuple(variable.shape), variable.dtype) for variable in variables])
 
 
 def gather_messages(communicator: Communicator, message: str, name: str) -> list[str]:

@@ -58,7 +58,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     Args:
         optimizer: Keras optimizer that applies the update. With a `DGCConfig`, or a scheme with momentum such as
-            ``signum()`` or ``demo()``, it must be SGD without momentum, which the config applies.
+            ``signum()`` or ``demo()``, it must be SGD without momentum, because the config applies the momentum.
         config: how to compress: a `dgc_lab.compression.DGCConfig`, or a scheme from `dgc_lab.compression` such as
             ``powersgd(rank=2)``. If None, the ranks average uncompressed gradients.
         communicator: the workers that take part. If None, Horovod's ranks, or one worker if Horovod is not running.
@@ -132,7 +132,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             self.learning_rate = schedule
         self.compressor = None
-        self._started, self.loss_scale, self.with_gradients = False, {}, frozenset()
+        self._started, self.loss_scale, self._with_gradients = False, {}, None
 
     def build(self, variables):
         """Create velocities, residuals and the inner optimizer's state. Keras calls it before the first step."""

@@ -64,7 +64,7 @@ class ShardedOptimizer:
         check_elementwise(optimizer)
         check_variables(check_some("variables", variables))
         if bound := [getattr(v, "path", v.name) for v in variables if getattr(v, "constraint", None) is not None]:
-            raise ValueError(f"variables must have no constraint, which needs a whole tensor, got one on {bound[0]}")
+            raise ValueError(f"variables must have no constraint, which would be ignored, got one on {bound[0]}")
         inner = [v.value if isinstance(v, keras.Variable) else v for v in variables]
         self.variables = [check_instance("variables", variable, tf.Variable) for variable in inner]
         if wrong := [variable.dtype.name for variable in self.variables if variable.dtype != tf.float32]:

@@ -84,7 +84,7 @@ def report(findings: list[Finding]) -> str:
 
 
 def older(version: str, least: str) -> bool:
-    """Return whether a version is older than another, without suffixes such as rc1.
+    """Return whether a version is older than another, ignoring suffixes such as rc1.
 
     Example:
         >>> older("2.9.1", "2.20"), older("2.20rc1", "2.20"), older("0.0.1", "0.0.2")

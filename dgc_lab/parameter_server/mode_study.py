@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from dgc_lab.common import check_choice, check_file, check_whole, read_text, stored_rows
+from dgc_lab.common import check_choice, check_file, check_whole, read_text, rows_of_results
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Training
 from dgc_lab.parameter_server.metrics import seconds_to, stalenesses
@@ -155,7 +155,7 @@ def stored_mode_search(name: str, score: str) -> pd.DataFrame:
 
 
 def _stored(name: str, seeds: tuple[int, ...]) -> pd.DataFrame:
-    rows = stored_rows("modes.jsonl")
+    rows = rows_of_results("modes.jsonl")
     own = [
         row for way in MODE_STUDIES[check_choice("name", name, MODE_STUDIES)].ways for row in rows_of(name, way, rows)
     ]

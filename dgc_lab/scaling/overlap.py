@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import LabError, check_instance, check_list, check_number, check_some, check_whole, stored_rows
+from dgc_lab.common import LabError, check_instance, check_list, check_number, check_some, check_whole, rows_of_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,7 +188,7 @@ def overlap_rows() -> list[dict]:
         >>> sorted({row["bandwidth"] / 125e6 for row in overlap_rows()})
         [0.1, 1.0]
     """
-    return stored_rows("overlap.jsonl")
+    return rows_of_results("overlap.jsonl")
 
 
 def overlap_table(rows: Sequence[dict]) -> pd.DataFrame:

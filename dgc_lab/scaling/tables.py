@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_list, check_number, check_some, check_whole, stored_rows
+from dgc_lab.common import check_choice, check_list, check_number, check_some, check_whole, rows_of_results
 from dgc_lab.scaling.calibration import Measured, fit
 from dgc_lab.scaling.cost_model import Estimate, bytes_against_dense, gain, step
 from dgc_lab.scaling.network import GBIT, Link
@@ -38,7 +38,7 @@ def link_rows() -> list[dict]:
         >>> sorted({row["link"] for row in link_rows()})
         ['1 Gbit/s', '10 Mbit/s', '100 Mbit/s', 'unlimited']
     """
-    return stored_rows("link.jsonl")
+    return rows_of_results("link.jsonl")
 
 
 def measured_links(rows: Sequence[dict]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_list, check_number, check_text, check_whole, stored_rows
+from dgc_lab.common import check_choice, check_list, check_number, check_text, check_whole, rows_of_results
 from dgc_lab.scaling.cost_model import ELEMENTS, Workload
 from dgc_lab.scaling.named_shapes import SHAPES
 
@@ -187,7 +187,7 @@ def gpu_rows() -> list[dict]:
         >>> {row["of"]: row["GPU"] < row["CPU"] for row in gpu_rows()}
         {'mnist_cnn': True, 'ResNet-50': False, 'one tensor of 25 M': True}
     """
-    return stored_rows("gpu_steps.jsonl")
+    return rows_of_results("gpu_steps.jsonl")
 
 
 def workload(model: str, times: StepTimes, values: str = "float32", indices: str = "int32") -> Workload:

@@ -184,8 +184,8 @@ def parse_ratios(text: str) -> list[float]:
     """Parse ratios from text: shares such as 0.01 or percentages such as ``1%``, separated by commas or spaces.
 
     Raises:
-        ValueError: a word of the text is not a number, the text has decimal commas, as in 0,01, or `checked_ratios`
-            rejects the list.
+        ValueError: a word of the text is not a number, or has a leading zero, as after a decimal comma (0,01); or
+            `checked_ratios` rejects the list.
 
     Example:
         >>> parse_ratios("1, 0.1, 1%")

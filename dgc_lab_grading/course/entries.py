@@ -144,13 +144,13 @@ def stated(cells) -> str:
 
 
 def check_secret(entries: list[Entry], secret: str | None) -> None:
-    """Raise a LabError if several notebooks, and more than half, hold another variant than they are graded with.
+    """Raise a LabError if most notebooks hold another variant than they are graded with; with a secret, at least two.
 
-    A single mismatch is the student's doing; many mean that the secret is missing, or belongs to another course.
+    With a secret, a single mismatch is the student's doing; many mean that the secret belongs to another course.
     """
     read = [entry for entry in entries if entry.cells is not None]
     others = [entry.student for entry in read if not entry.own]
-    if len(others) > 1 and 2 * len(others) > len(read):
+    if 2 * len(others) > len(read) and (len(others) > 1 or secret is None):
         words = f"{len(others)} of {len(read)} notebooks hold a variant"
         if secret is None:
             raise LabError(f"{words} of their own: pass the --secret of the release")

@@ -70,9 +70,9 @@ def read_roster(path: Path) -> dict[str, str]:
     table = read_table(path)
     rows = [row for row in table.rows if row[0].strip()]
     heading = rows.pop(0) if rows and HEADING.fullmatch(rows[0][0].strip()) else []
-    pairs = table.delimiter == "," and all(len(row) == 2 and row[1].startswith(" ") for row in rows)
-    if rows and pairs and len(heading) < 2:
-        first = ",".join(rows[0])
+    split = [row for row in rows if len(row) > 1 and row[1].startswith(" ")] if table.delimiter == "," else []
+    if split and len(heading) < 2:
+        first = ",".join(split[0])
         raise LabError(
             f"{path}: {first!r} may be one name or two columns. Put names with a comma in quotes, "
             "or add a line of headings, such as name,email"

@@ -126,7 +126,7 @@ def read_sheet(sheet: Path) -> tuple[list[Row], str]:
 
 
 def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:
-    """Write a sheet, and the folder for it if it is missing."""
+    """Write a sheet; create its folder if it is missing."""
     sheet.parent.mkdir(parents=True, exist_ok=True)
     write_rows(sheet, COLUMNS, rows, delimiter=delimiter)
 

@@ -52,14 +52,16 @@ def repair(cells, release, name: str):
     given = {c.metadata["nbgrader"]["grade_id"]: c.source.strip() for c in release.cells if "nbgrader" in c.metadata}
     graded = {c.metadata["nbgrader"]["grade_id"] for c in release.cells if c.metadata.get("nbgrader", {}).get("grade")}
     setups = {n for n, answer in known.items() if not answer} - graded
-    seen, replaced, place, remarks = [], set(), None, []
+    seen, replaced, place, remarks, found = [], set(), None, [], []
     for cell, name_of_cell, answer in zip(cells, names, own_answers, strict=True):
         if answer is not None and answer not in names and place in (before[answer], answer):
             name_of_cell = answer  # it is where the missing answer was
             replaced.add(answer)
+            found.append(answer)
         elif answer is not None and answer not in replaced:
             answers.setdefault(answer, []).append(cell)  # a copy, because other cells may need this one where it is
             seen.append(answer)
+            found.append(answer)
         if name_of_cell is None:
             if not _is_given(cell, release):
                 extras.setdefault(place, []).append(_own(cell))
@@ -75,7 +77,8 @@ def repair(cells, release, name: str):
             remarks.append(f"lines that the student added to {name_of_cell} were kept")
     if not answers:
         raise LabError(f"this notebook has no answer of {name}: is it from another exercise?")
-    lost += sum(answer is not None for answer in own_answers)
+    if found:
+        remarks.append(f"answers found in cells without ids: {', '.join(dict.fromkeys(found))}")
     repaired, others = _assembled(release, answers, extras, seen, lost, known)
     return repaired, [*remarks, *others]
 
@@ -174,7 +177,7 @@ def _assembled(release, answers, extras, seen, lost, known):
     if any(reaches(line) for source in sources for line in source.split("\n") if line.strip() not in given):
         remarks.append("the student's code accesses checks or the kernel: read it before you trust the marks")
     if lost:
-        remarks.append(f"metadata lost: {lost} cells were identified by their first lines or names")
+        remarks.append(f"metadata lost: cells identified by their first lines: {lost}")
     if missing:
         remarks.append(f"cells deleted by the student and restored: {', '.join(missing)}")
     if twice:

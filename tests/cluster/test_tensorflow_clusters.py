@@ -446,11 +446,18 @@ def test_unreadable_values_leave_the_cluster_usable(servers):
         "the result": lambda: servers.run(Unreadable),
         "an item": lambda: list(servers.stream(yield_until_stopped)),
     }.items():
-        with pytest.raises(
-            FunctionFailed, match=f"coordinator raised ValueError: {what} cannot be unpickled here: invalid literal"
-        ):
+        with pytest.raises(FunctionFailed, match=f"ValueError: {what} cannot be unpickled in the notebook: invalid"):
             call()
         assert servers.run(squares, 3) == [0, 1, 4]
+
+
+def test_error_in_reading_a_stream_kills_the_cluster(servers):
+    items = servers.stream(count_until_stopped)
+    next(items)
+    with pytest.raises(ZeroDivisionError):
+        items.throw(ZeroDivisionError())
+    with pytest.raises(LabError, match=r"abandoned before its end.*restart\(\)"):
+        servers.run(squares, 1)
 
 
 def test_exception_without_text_is_reported(servers):

@@ -405,7 +405,7 @@ def silent(gradient, state, context):
         (yields(SparseMean([[0]], [1.0], 2)), r"one dimension each, got int32 \(1, 1\) and float32 \(1,\)"),
         (yields(SparseMean([0, 1], [1.0], 2)), r"SparseMean with an index per value, got \(2,\) and \(1,\)"),
         (yields(SparseMean([0], [1.0], 2, 1.5)), r"SparseMean with a ratio in \[0, 1\], a .* or None, got 1.5"),
-        (yields(SparseMean([0], [1.0], 2, tf.constant([0.5]))), r"a ratio in \[0, 1\], a scalar tensor or None"),
+        (yields(SparseMean([0], [1.0], 2, tf.constant([0.5]))), r"a floating-point scalar tensor or None, got <tf"),
         (yields(SparseMean([0], [1.0], 2.0)), r"SparseMean with a size from 0 to 2\*\*31 - 1, got 2.0"),
         (returns(None), r"must return \(update, own, state\), got None"),
         (returns((tf.zeros([3]), tf.zeros([2]), ())), r"must return as update a float32 tensor of shape \(2,\)"),

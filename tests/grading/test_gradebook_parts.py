@@ -176,7 +176,7 @@ def tested_twice(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_each_of_several_tests_in_a_row_has_the_answer(tested_twice):
+def test_consecutive_tests_share_an_answer(tested_twice):
     tasks = {task.name: (list(task.stubs), list(task.solutions)) for task in answers.tasks_of(tested_twice, "05")}
     update = (["update"], ["update"])
     assert tasks == {"marks-first": (["first"], ["first"]), "marks-clip": update, "marks-sum": update}

@@ -49,7 +49,8 @@ def test_answers_are_identified_without_metadata():
     assert [cell.source for cell in repaired.cells[1:]] == [*sources, ""], "a deleted answer is restored empty"
     assert [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in repaired.cells[1:3]] == ["one", "two"]
     assert remarks == [
-        "metadata lost: 2 cells were identified by their first lines or names",
+        "answers found in cells without ids: two",
+        "metadata lost: cells identified by their first lines: 1",
         "cells deleted by the student and restored: three",
     ]
 
@@ -121,7 +122,7 @@ def source_of(notebook, grade_id):
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_an_experiment_leaves_a_value_beside_its_stub_alone(lost):
+def test_an_experiment_does_not_replace_a_filled_in_answer(lost):
     """Many students fill in the first line, and leave the second."""
     release = a_value("my_end")
     handed, answer, experiment = copy.deepcopy(release), f"my_end = 17\n{STUB}", "my_end = 3  # what if?"
