@@ -214,7 +214,7 @@ def test_horovodrun_reports_missing_ranks_in_a_terminal(horovod):
 
 def test_reports_of_several_collectives_are_read():
     log = "W stall_inspector.cc:105] One or more ...\nMissing ranks:\n0: [a/b, c ...]\n1!: [d]\nother output"
-    assert stalls.last_report(log) == {"b": ["rank 0"], "c": ["rank 0"], "d": ["rank 1"]}
+    assert stalls.last_report(log) == {"a/b": ["rank 0"], "c": ["rank 0"], "d": ["rank 1"]}
     assert stalls.last_report(log + "\nMissing ranks:\n1: [e]") == {"e": ["rank 1"]}
     assert stalls.last_report("no report") is None
 

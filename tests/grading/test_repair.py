@@ -49,8 +49,7 @@ def test_answers_are_identified_without_metadata():
     assert [cell.source for cell in repaired.cells[1:]] == [*sources, ""], "a deleted answer is restored empty"
     assert [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in repaired.cells[1:3]] == ["one", "two"]
     assert remarks == [
-        "answers found in cells without ids: two",
-        "metadata lost: cells identified by their first lines: 1",
+        "answers found in cells without ids: one, two",
         "cells deleted by the student and restored: three",
     ]
 
