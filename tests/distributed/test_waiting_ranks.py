@@ -207,9 +207,10 @@ def test_horovodrun_reports_missing_ranks_in_a_terminal(horovod):
     if reason := private_network.unavailable_reason():
         pytest.skip(reason)
     lines = horovodrun(2, "python", "-c", REDUCE_LATE)
-    assert [line for line in lines if "waiting for remainder of ranks for more than 5 seconds" in line]
-    assert [line for line in lines if line.endswith("1: [HorovodAllreduce]")]
-    assert len([line for line in lines if line.endswith("sum 2.0")]) == 2
+    said = "\n".join(lines)  # a failed assert shows all of it
+    assert "waiting for remainder of ranks for more than 5 seconds" in said
+    assert [line for line in lines if line.endswith("1: [HorovodAllreduce]")], said
+    assert len([line for line in lines if line.endswith("sum 2.0")]) == 2, said
 
 
 def test_reports_of_several_collectives_are_read():
