@@ -182,8 +182,10 @@ def checked_result(result, gradient, state, who: str):
     return result
 
 
-def check_workers(workers: list[list], communicator: Collectives) -> None:
-    """Raise ValueError unless there are equally many started steps for each worker in this process."""
+def check_workers(workers: list[list], communicator: Collectives, who: str) -> None:
+    """Raise ValueError unless there are equally many started steps for each worker here, and ``who`` is text."""
+    if not isinstance(who, str):
+        raise ValueError(f"who must be text, got {who!r}")
     lengths, local = [len(steps) for steps in workers], check_instance("communicator", communicator, Collectives).local
     if len(lengths) != local or len(set(lengths)) > 1:
         raise ValueError(f"workers must be {local} lists of equally many started steps, got lists of {lengths}")

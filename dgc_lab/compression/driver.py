@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dgc_lab.common import check_text
 from dgc_lab.compression.break_even import break_even_ratio, one_message_is_shorter
 from dgc_lab.compression.checks import check_workers, described_alike
 from dgc_lab.compression.config import Collectives
@@ -69,8 +68,7 @@ def run_schemes(
         >>> [float(mean) for [mean] in results]
         [1.5, 1.5]
     """
-    check_workers(workers, communicator)
-    check_text("who", who)
+    check_workers(workers, communicator, who)
     answers, bytes_sent = dict.fromkeys(range(len(workers[0]))), tf.zeros([2], tf.int64)
     results, tables, rounds = [[None] * len(steps) for steps in workers], [], 0
     while answers:
