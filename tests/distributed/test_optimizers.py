@@ -424,13 +424,8 @@ def test_gradients_in_some_accumulated_batches_only_are_rejected():
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
     weights = [keras.Variable([1.0, 2.0], name=name) for name in ("always", "sometimes")]
     both, one = [tf.ones([2]), tf.ones([2])], [tf.ones([2]), None]
-    for gradients in (
-        both,
-        both,
-        one,
-        one,
-        both,
-    ):  # the second update trains other variables, as after freezing a layer
+    # The second update trains other variables, as after freezing a layer.
+    for gradients in (both, both, one, one, both):
         optimizer.apply(gradients, weights)
     with pytest.raises(ValueError, match=r"in all batches of an update, but \['sometimes'\] have them only in some"):
         optimizer.apply(one, weights)
