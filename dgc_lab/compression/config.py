@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -14,7 +15,6 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_flag, check_instance, check_list, check_number, check_whole
 from dgc_lab.compression.break_even import DENSE_ELEMENT, dense_is_shorter
-from dgc_lab.compression.segment_search import elements_to_keep
 from dgc_lab.compression.thresholding import RULES, SCOPES
 from dgc_lab.compression.wire_format import INDEX_TYPES, VALUE_TYPES, Layout
 
@@ -224,5 +224,6 @@ def payload_bytes(shapes: Sequence[Sequence[int]], config: DGCConfig, workers: i
     switches = config.switch_to_dense and dense_is_shorter(config.ratio, workers, layout.entry_bytes)
     if switches or not sparse:
         return dense + 4 * workers, dense  # all workers' numbers travel in a table that is added up
-    entries = sum(elements_to_keep(config.ratio, sparse).numpy().tolist())
+    # k as in `segment_search.elements_to_keep`, but not in int32, which is too small for the largest tensors.
+    entries = sum(math.ceil(config.ratio * (1 - 1e-7) * size) for size in sparse)
     return DENSE_ELEMENT * (sum(sizes) - sum(sparse)) + entries * layout.entry_bytes + layout.header_bytes, dense

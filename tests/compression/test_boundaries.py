@@ -184,6 +184,13 @@ def test_estimated_payload_counts_the_elements_sent(ratio):
     assert entries == int(elements_to_keep(ratio, 100)) == round(100 * ratio)
 
 
+def test_estimated_payload_of_a_tensor_beyond_int32():
+    config = DGCConfig(ratio=0.25, dense_below=0)
+    compressed, dense = payload_bytes([[2**20, 2**14]], config)
+    assert dense == 4 * 2**34
+    assert compressed == pytest.approx(8 * 2**32, rel=1e-6)
+
+
 def test_seeds_of_numpy_work():
     weight = tf.Variable([[1.0, 2.0]])
     updates = []
