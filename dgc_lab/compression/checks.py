@@ -48,8 +48,8 @@ def kind_of(gradient) -> str:
     return "none" if gradient is None else "rows" if isinstance(gradient, tf.IndexedSlices) else "tensor"
 
 
-def check_unchanged_kinds(kinds: list[str], before: set, names: list[str]) -> None:
-    """Raise ValueError if all gradients are None, or if one changes between a tensor and rows.
+def check_kinds(kinds: list[str], before: set, names: list[str]) -> None:
+    """Raise ValueError unless there is a gradient, and none changed between a tensor and rows since an earlier step.
 
     ``before`` holds pairs of a variable's number and its gradient's kind in earlier steps, if the kind must not change.
     """

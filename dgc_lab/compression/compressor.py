@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from dgc_lab.common import check_instance, check_number
-from dgc_lab.compression.checks import check_unchanged_kinds, checked_names, checked_step, gradient_kinds
+from dgc_lab.compression.checks import check_kinds, checked_names, checked_step, gradient_kinds
 from dgc_lab.compression.config import Collectives, DGCConfig
 from dgc_lab.compression.dgc_scheme import scheme_and_config
 from dgc_lab.compression.driver import Wire, exchange, run_schemes
@@ -92,7 +92,7 @@ class Compressor(tf.Module):
         separate = self.keeps_rows and self.config.has_local_velocity and communicator.size > 1
         self._with_local_velocity = self.parts.compressed if separate else []
         self._agreed = set()  # descriptions that all ranks have in common
-        self._earlier_kinds = set()  # as in `check_unchanged_kinds`
+        self._earlier_kinds = set()  # as in `check_kinds`
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -174,7 +174,7 @@ class Compressor(tf.Module):
         metadata = metadata or [tf.zeros([0])] * len(gradients)
         variables = list(zip(self.names, [tuple(v.shape) for v in self.trained], kinds, strict=True))
         self.agree(f"{self.config}, {self.scheme}, variables {variables}")
-        check_unchanged_kinds(kinds, self._earlier_kinds, self.names)
+        check_kinds(kinds, self._earlier_kinds, self.names)
         self._earlier_kinds |= {(i, kinds[i]) for i in self._with_local_velocity if kinds[i] != "none"}
         average, prepared = self.config.reduction == "average", []
         pooled = self.communicator.reduce_within_host(gradients, metadata, average)
