@@ -28,12 +28,12 @@ SMOKE = """
 import sys
 import dgc_lab
 from pathlib import Path
-from dgc_lab.training import CompressionSweep, single_node_rows
+from dgc_lab.training import SINGLE_NODE, CompressionSweep, single_node_rows
 from dgc_lab.__main__ import main
 
 assert "site-packages" in dgc_lab.__file__, dgc_lab.__file__
 assert dgc_lab.__version__ == sys.argv[1], dgc_lab.__version__
-assert len(single_node_rows()) == 8, "the lab's stored results are not in the package"
+assert len(single_node_rows()) == len(SINGLE_NODE), "the lab's stored results are not in the package"
 assert main(["doctor"]) == 0, "the doctor reports a missing requirement"
 lab = CompressionSweep(ratios="1, 0.01", steps=60)
 lab.run()

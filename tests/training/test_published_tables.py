@@ -15,7 +15,7 @@ from dgc_lab.training.masking_trainer import Trainer
 from dgc_lab.training.sweeps import row_matches
 
 RATIOS = {
-    "first": [1.0, 0.1, 0.05, 0.03, 0.01, 0.005, 0.002, 0.001],
+    "first": list(published.SINGLE_NODE),
     "tensor": [1.0, 0.1, 0.01, 0.005, 0.002, 0.001],
 }
 TWO_NODE_RATIOS = [1.0, 0.01, 0.005, 0.002, 0.001]
@@ -88,7 +88,7 @@ def test_wheel_includes_the_rows(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
     file = tmp_path / "site" / "dgc_lab" / "training" / "published_tables.py"
-    assert done.stdout.split() == [str(file), "8"], done.stderr
+    assert done.stdout.split() == [str(file), str(len(published.SINGLE_NODE))], done.stderr
 
 
 @pytest.mark.parametrize(
