@@ -94,8 +94,8 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
 def errors_by_share(tables: dict) -> Picture:
     """Draw the test error against the share of the elements that was sent, one line per table, on logarithmic axes.
 
-    ``tables`` are sequences of ``(share, accuracy)``, by label; a share of 0 is at the left end. Raises ValueError if
-    ``tables`` is not a dict, or if it or one of its members is empty.
+    ``tables`` are sequences of ``(share, accuracy)``, by label; the axis has a tick for a share of 0. Raises ValueError
+    if ``tables`` is not a dict, or if it or one of its members is empty.
 
     Example:
         >>> errors_by_share({"sampled": [(1, 0.98), (0.01, 0.9), (0, 0.1)]}).alt
@@ -103,18 +103,21 @@ def errors_by_share(tables: dict) -> Picture:
     """
     for label, points in check_some("tables", check_instance("tables", tables, dict)).items():
         check_some(f"tables[{label!r}]", points)
-    zero = min((share for points in tables.values() for share, _ in points if share > 0), default=1) / 3
+    every = [share for points in tables.values() for share, _ in points]
+    smallest = min((share for share in every if share > 0), default=1)
+    zero = 10.0 ** (np.ceil(np.log10(smallest)) - 1)  # at the tick below, because a logarithmic axis has no 0
     curves, said = {}, {}
     for label, points in tables.items():
         shares, accuracies = zip(*sorted(points), strict=True)
-        errors = [max(0.01, 100 * (1 - accuracy)) for accuracy in accuracies]  # a logarithmic axis has no 0
+        errors = [max(0.01, 100 * (1 - accuracy)) for accuracy in accuracies]
         curves[label] = [share or zero for share in shares], errors
         pairs = zip(reversed(shares), reversed(errors), strict=True)
         said[label] = ", ".join(f"{error:.1f} % at {percent(share)}" for share, error in pairs)
     title, options = "Test error by the share of elements sent", {"xscale": "log", "yscale": "log"}
     picture = lines(title, curves, said, "share of elements sent", "test error, %", **options)
     [axes] = picture.figure.axes
-    axes.xaxis.set_major_formatter(lambda share, _: percent(share))
+    last = 1.01 * zero if 0 in every else 0
+    axes.xaxis.set_major_formatter(lambda share, _: percent(share) if share > last else "0%")
     axes.yaxis.set_major_formatter("{x:g}")
     return picture
 

@@ -1,4 +1,4 @@
-"""Figures and tables of training runs reject invalid arguments and name them."""
+"""Figures and tables of training runs: invalid arguments are named, and a share of 0 has its own tick."""
 
 import numpy as np
 import pytest
@@ -34,3 +34,17 @@ from dgc_lab.training import (
 def test_invalid_arguments_of_figures_are_named(make, arguments, message):
     with pytest.raises(ValueError, match=message):
         make(*arguments)
+
+
+@pytest.mark.parametrize("smallest", [0.5, 0.1, 0.001, 1.648e-5])
+def test_a_share_of_zero_has_a_tick_left_of_all_others(smallest):
+    picture = errors_by_share({"a": [(1, 0.9), (smallest, 0.8), (0, 0.1)]})
+    [axes] = picture.figure.axes
+    picture.figure.canvas.draw()
+    left = min(axes.lines[0].get_xdata())
+    ticks = dict(zip(axes.get_xticks(), [text.get_text() for text in axes.get_xticklabels()], strict=True))
+    nearest = min(ticks, key=lambda at: abs(at - left))
+    assert nearest == pytest.approx(left)
+    assert left < smallest
+    assert ticks[nearest] == "0%"
+    assert all(text != "0%" for at, text in ticks.items() if at > nearest)
