@@ -33,7 +33,7 @@ With the first tensor's threshold, far fewer elements are sent than requested: {
 of 1 %, because the gradients of the large dense layer are smaller than those of the first layer. At 0.1 %, a single one
 of the first tensor's 800 elements determines the threshold, and hardly any other elements exceed it: our run reached an
 accuracy of {first:.3f}, the published one {published:.3f}. With a threshold per tensor, ours reached {tensor:.3f}. Down
-to 0.3 %, the published accuracies and ours differ by at most {within:.1f} points. Each row is a single run, so a
+to {alike:g} %, the published accuracies and ours differ by at most {within:.1f} points. Each row is a single run, so a
 difference of a few tenths of a point means nothing. At 0 %, nothing is sent, and the network keeps its initial weights.
 
 ```
@@ -153,6 +153,7 @@ def one_said() -> str:
         first=first[0.001],
         tensor=tensor[0.001],
         published=published[0.001],
+        alike=100 * ALIKE_FROM,
         within=max(apart(rows[rows.index >= ALIKE_FROM], published) for rows in (first, tensor)),
     )
 

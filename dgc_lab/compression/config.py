@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_flag, check_instance, check_list, check_number, check_whole
 from dgc_lab.compression.break_even import DENSE_ELEMENT, dense_is_shorter
+from dgc_lab.compression.segment_search import JUST_BELOW_1
 from dgc_lab.compression.thresholding import RULES, SCOPES
 from dgc_lab.compression.wire_format import INDEX_TYPES, VALUE_TYPES, Layout
 
@@ -225,5 +226,5 @@ def payload_bytes(shapes: Sequence[Sequence[int]], config: DGCConfig, workers: i
     if switches or not sparse:
         return dense + 4 * workers, dense  # all workers' numbers travel in a table that is added up
     # k as in `segment_search.elements_to_keep`, but not in int32, which is too small for the largest tensors.
-    entries = sum(math.ceil(config.ratio * (1 - 1e-7) * size) for size in sparse)
+    entries = sum(math.ceil(config.ratio * JUST_BELOW_1 * size) for size in sparse)
     return DENSE_ELEMENT * (sum(sizes) - sum(sparse)) + entries * layout.entry_bytes + layout.header_bytes, dense

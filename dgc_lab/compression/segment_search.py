@@ -12,6 +12,7 @@ import tensorflow as tf
 TOO_FEW, TOO_MANY = 0.8, 1.3
 SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 LARGEST_BITS = 0x7FFFFFFF  # magnitudes of float32, read as integers, lie between 0 and this
+JUST_BELOW_1 = 1 - 1e-7  # factor of every ratio before its share is rounded up
 
 
 def elements_to_keep(ratio, elements) -> tf.Tensor:
@@ -22,7 +23,7 @@ def elements_to_keep(ratio, elements) -> tf.Tensor:
         (1, 1)
     """
     ratio = tf.cast(ratio, tf.float64) if tf.is_tensor(ratio) else tf.constant(ratio, tf.float64)
-    return tf.cast(tf.math.ceil(ratio * (1 - 1e-7) * tf.cast(elements, tf.float64)), tf.int32)
+    return tf.cast(tf.math.ceil(ratio * JUST_BELOW_1 * tf.cast(elements, tf.float64)), tf.int32)
 
 
 def largest_elements(x: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:

@@ -105,19 +105,19 @@ def errors_by_share(tables: dict) -> Picture:
         check_some(f"tables[{label!r}]", points)
     every = [share for points in tables.values() for share, _ in points]
     smallest = min((share for share in every if share > 0), default=1)
-    zero = 10.0 ** (np.ceil(np.log10(smallest)) - 1)  # at the tick below, because a logarithmic axis has no 0
+    zero = 10.0 ** (np.ceil(np.log10(smallest)) - 1)  # the tick below, because a logarithmic axis has no 0
     curves, said = {}, {}
     for label, points in tables.items():
         shares, accuracies = zip(*sorted(points), strict=True)
-        errors = [max(0.01, 100 * (1 - accuracy)) for accuracy in accuracies]
+        errors = [max(0.01, 100 * (1 - accuracy)) for accuracy in accuracies]  # likewise
         curves[label] = [share or zero for share in shares], errors
         pairs = zip(reversed(shares), reversed(errors), strict=True)
         said[label] = ", ".join(f"{error:.1f} % at {percent(share)}" for share, error in pairs)
     title, options = "Test error by the share of elements sent", {"xscale": "log", "yscale": "log"}
     picture = lines(title, curves, said, "share of elements sent", "test error, %", **options)
     [axes] = picture.figure.axes
-    last = 1.01 * zero if 0 in every else 0
-    axes.xaxis.set_major_formatter(lambda share, _: percent(share) if share > last else "0%")
+    stands_for_0 = 1.01 * zero if 0 in every else 0  # the largest tick that does
+    axes.xaxis.set_major_formatter(lambda share, _: percent(share if share > stands_for_0 else 0))
     axes.yaxis.set_major_formatter("{x:g}")
     return picture
 
