@@ -11,7 +11,7 @@ from dgc_lab.distributed.sockets import bytes_sent, limited_bandwidth
 
 @pytest.fixture
 def connection():
-    """A connection of this process to itself, whose other end reads all bytes; the fixture yields the sender."""
+    """A connection of this process to itself, whose other end reads all bytes; yields the sender and the reader."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
         receiver, _ = server.accept()
         received = threading.Thread(target=lambda: [None for _ in iter(lambda: receiver.recv(2**20), b"")])
@@ -31,7 +31,7 @@ def test_counter_counts_the_bytes_of_a_connection(connection):
 
 
 def seconds_for(sender, size):
-    """Return the time until the other end has acknowledged `size` bytes."""
+    """Return the time until the kernel has sent `size` bytes."""
     start, before = time.monotonic(), bytes_sent()
     sender.sendall(b"x" * size)
     while bytes_sent() - before < size:
@@ -40,10 +40,15 @@ def seconds_for(sender, size):
 
 
 def test_limit_slows_a_connection_down_until_it_ends(connection):
+    """The kernel makes up for late packets, but only the first of a transfer leaves early: load cannot fail this test.
+
+    It does not delay the first ten packets of a connection, which hold up to 640 kB here.
+    """
     sender, _ = connection
+    seconds_for(sender, 1_000_000)
     with limited_bandwidth(2e6):
         limited = seconds_for(sender, 1_000_000)
-    assert limited > 0.3, "half a second, less what the kernel sends ahead"
+    assert limited > 0.4, "half a second, less the first packet of 64 kB, which is not delayed"
     assert seconds_for(sender, 1_000_000) < limited
 
 
@@ -58,7 +63,7 @@ def allreduce_over_a_link(bandwidth, elements):
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
-    hvd.allreduce(tf.zeros([1]), name="both are here")
+    hvd.allreduce(tf.zeros([elements]), name="both are here")  # the kernel does not delay a connection's first packets
     with limited_bandwidth(bandwidth):
         start, before = time.monotonic(), bytes_sent()
         hvd.allreduce(tf.ones([elements]), op=hvd.Sum, name="limited").numpy()
