@@ -83,13 +83,15 @@ def accuracies(rows: list[dict]) -> pd.Series:
 def side_by_side(published: dict, heading: str, made: dict[str, list[dict]], beside: str, figure: Callable) -> str:
     """Return a table with a row per ratio: the published accuracy, then each method's accuracy and another number."""
     head = ["ratio", heading, *(title for name in made for title in (f"{name}: accuracy", beside))]
-    table = {ratio: [f"{ratio:.1%}", f"{accuracy:.4f}"] for ratio, (accuracy, _) in published.items()}
-    for rows in made.values():
-        found = {row["ratio"]: row for row in rows}
-        for ratio, cells in table.items():
-            row = found.get(ratio)
+    found = {(name, row["ratio"]): row for name, rows in made.items() for row in rows}
+    table = []
+    for ratio in sorted({ratio for _, ratio in found}, reverse=True):
+        cells = [f"{ratio:.1%}", f"{published[ratio][0]:.4f}" if ratio in published else ""]
+        for name in made:
+            row = found.get((name, ratio))
             cells += [f"{row['accuracy']:.4f}", figure(row)] if row else ["", ""]
-    return lines(head, [cells for cells in table.values() if any(cells[2:])])
+        table.append(cells)
+    return lines(head, table)
 
 
 def single_node_lines() -> str:
@@ -129,12 +131,13 @@ def seed_lines() -> str:
 
 def summary() -> list[str]:
     """Return the rows of the README's tables: the ratios that both tables have, and results over several seeds."""
-    one = [accuracies(single_node_rows(scope)) for scope in SCOPES]
-    two = [accuracies(two_node_rows(method)) for method in ("masking", "dgc")]
+    one, two = ({ratio: accuracy for ratio, (accuracy, _) in table.items()} for table in (SINGLE_NODE, TWO_NODE))
+    columns = [one, *(accuracies(single_node_rows(scope)) for scope in SCOPES)]
+    columns += [two, *(accuracies(two_node_rows(method)) for method in ("masking", "dgc"))]
     return [
-        f"| {ratio:.1%} | {SINGLE_NODE[ratio][0]:.4f} | {one[0][ratio]:.4f} | {one[1][ratio]:.4f} "
-        f"| {TWO_NODE[ratio][0]:.4f} | {two[0][ratio]:.4f} | {two[1][ratio]:.4f} |"
-        for ratio in two[0].index
+        f"| {ratio:.1%} | {' | '.join(f'{column[ratio]:.4f}' for column in columns)} |"
+        for ratio in one
+        if all(ratio in column for column in columns)
     ] + seed_lines().splitlines()
 
 
