@@ -96,7 +96,7 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 
     Example:
         >>> [row["ratio"] for row in single_node_rows("tensor")]
-        [1.0, 0.1, 0.01, 0.005, 0.002, 0.001]
+        [1.0, 0.1, 0.05, 0.03, 0.02, 0.01, 0.009, 0.005, 0.003, 0.002, 0.001]
     """
     check_choice("scope", scope, ("first", "tensor"))
     return _stored_rows("single_node_first", f"single_node_{scope}", seed=0)

@@ -16,7 +16,7 @@ from dgc_lab.training.sweeps import row_matches
 
 RATIOS = {
     "first": list(published.SINGLE_NODE),
-    "tensor": [1.0, 0.1, 0.01, 0.005, 0.002, 0.001],
+    "tensor": [ratio for ratio in published.SINGLE_NODE if ratio > 0],
 }
 TWO_NODE_RATIOS = [1.0, 0.01, 0.005, 0.002, 0.001]
 
