@@ -18,6 +18,7 @@ QUICK = (
     "tests/replicas/test_replicas.py",
     "tests/training/test_steps_at_once.py",
 )
+SOURCE_ONLY = ("pygiftparser", "pyslet", "yattag")  # pure Python, without wheels on PyPI
 
 
 @nox.session(python=["3.11", "3.12", "3.13"])
@@ -25,7 +26,8 @@ QUICK = (
 def versions(session, end):
     """Test with wheels only: if the oldest scipy has none for this Python, take the oldest that has one."""
     resolution = {"oldest": "lowest-direct", "newest": "highest"}[end]
-    wheels = ("--only-binary", ":all:", "--resolution", resolution)
+    built = [option for name in SOURCE_ONLY for option in ("--no-binary", name)]
+    wheels = ("--only-binary", ":all:", *built, "--resolution", resolution)
     session.install(*wheels, "--requirement", "pyproject.toml", "--extra", "lab", "--extra", "dev")
     session.install("--no-deps", "--editable", ".")
     session.run("python", "-m", "dgc_lab", "build-native")
