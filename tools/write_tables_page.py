@@ -80,13 +80,18 @@ def accuracies(rows: list[dict]) -> pd.Series:
     return pd.Series({row["ratio"]: row["accuracy"] for row in rows})
 
 
-def side_by_side(published: dict, heading: str, made: dict[str, list[dict]], beside: str, figure: Callable) -> str:
+def published_accuracies(table: dict) -> pd.Series:
+    """Return published test accuracies by ratio."""
+    return pd.Series({ratio: accuracy for ratio, (accuracy, _) in table.items()})
+
+
+def side_by_side(published: pd.Series, heading: str, made: dict[str, list[dict]], beside: str, figure: Callable) -> str:
     """Return a table with a row per ratio: the published accuracy, then each method's accuracy and another number."""
     head = ["ratio", heading, *(title for name in made for title in (f"{name}: accuracy", beside))]
     found = {(name, row["ratio"]): row for name, rows in made.items() for row in rows}
     table = []
     for ratio in sorted({ratio for _, ratio in found}, reverse=True):
-        cells = [f"{ratio:.1%}", f"{published[ratio][0]:.4f}" if ratio in published else ""]
+        cells = [f"{ratio:.1%}", f"{published[ratio]:.4f}" if ratio in published else ""]
         for name in made:
             row = found.get((name, ratio))
             cells += [f"{row['accuracy']:.4f}", figure(row)] if row else ["", ""]
@@ -97,14 +102,15 @@ def side_by_side(published: dict, heading: str, made: dict[str, list[dict]], bes
 def single_node_lines() -> str:
     """Return the table of all runs on one worker."""
     made = {name: single_node_rows(scope) for scope, name in SCOPES.items()}
-    return side_by_side(SINGLE_NODE, "published accuracy", made, "sent", lambda row: f"{row['share sent']:.4%}")
+    published = published_accuracies(SINGLE_NODE)
+    return side_by_side(published, "published accuracy", made, "sent", lambda row: f"{row['share sent']:.4%}")
 
 
 def two_node_lines() -> str:
     """Return the table of all runs on two ranks with the first seed."""
     made = {name: two_node_rows(method) for method, name in NAMES.items()}
-    heading = "published accuracy, masking"
-    return side_by_side(TWO_NODE, heading, made, "kB per step", lambda row: f"{row['bytes per step'] / 1000:,.1f}")
+    published, heading = published_accuracies(TWO_NODE), "published accuracy, masking"
+    return side_by_side(published, heading, made, "kB per step", lambda row: f"{row['bytes per step'] / 1000:,.1f}")
 
 
 def seed_lines() -> str:
@@ -131,12 +137,12 @@ def seed_lines() -> str:
 
 def summary() -> list[str]:
     """Return the rows of the README's tables: the ratios that both tables have, and results over several seeds."""
-    one, two = ({ratio: accuracy for ratio, (accuracy, _) in table.items()} for table in (SINGLE_NODE, TWO_NODE))
+    one, two = published_accuracies(SINGLE_NODE), published_accuracies(TWO_NODE)
     columns = [one, *(accuracies(single_node_rows(scope)) for scope in SCOPES)]
     columns += [two, *(accuracies(two_node_rows(method)) for method in ("masking", "dgc"))]
     return [
         f"| {ratio:.1%} | {' | '.join(f'{column[ratio]:.4f}' for column in columns)} |"
-        for ratio in one
+        for ratio in one.index
         if all(ratio in column for column in columns)
     ] + seed_lines().splitlines()
 
@@ -149,7 +155,7 @@ def apart(here: pd.Series, there: pd.Series | float) -> float:
 def one_said() -> str:
     """Return the text below the table of one worker, with its numbers."""
     first, tensor = (accuracies(single_node_rows(scope)) for scope in SCOPES)
-    published = pd.Series({ratio: accuracy for ratio, (accuracy, _) in SINGLE_NODE.items()})
+    published = published_accuracies(SINGLE_NODE)
     (share_sent,) = (row["share sent"] for row in single_node_rows("first") if row["ratio"] == 0.01)
     return ONE_SAID.format(
         sent=100 * share_sent,
