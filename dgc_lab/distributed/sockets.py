@@ -21,7 +21,7 @@ from dgc_lab.common import LabError, check_number
 
 SO_MAX_PACING_RATE = 47  # Python has no name for it
 UNLIMITED = 2**64 - 1
-BYTES_SENT = slice(200, 208)  # tcpi_bytes_sent in struct tcp_info, since Linux 4.19
+BYTES_SENT, BYTES_RETRANS = slice(200, 208), slice(208, 216)  # fields of struct tcp_info, since Linux 4.19
 
 
 def limited_bandwidth(bandwidth: float) -> contextlib.AbstractContextManager[None]:
@@ -50,8 +50,8 @@ def limited_bandwidth(bandwidth: float) -> contextlib.AbstractContextManager[Non
 def bytes_sent() -> int:
     """Return the bytes that this process has sent over its open TCP connections, as counted by the kernel.
 
-    The count includes everything that Horovod sends, but no headers of TCP and IP. Raises LabError if the system does
-    not count them.
+    The count includes everything that Horovod sends, but no headers of TCP and IP, and each byte once: under load, the
+    kernel sends some bytes again even on one machine. Raises LabError if the system does not count them.
 
     Example:
         >>> bytes_sent() >= 0
@@ -59,10 +59,11 @@ def bytes_sent() -> int:
     """
     total = 0
     for connection in _connections():
-        counted = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)[BYTES_SENT]
-        if len(counted) < 8:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        if len(info) < BYTES_RETRANS.stop:
             raise LabError("this system does not count the bytes of TCP connections, which needs Linux 4.19 or later")
-        total += int.from_bytes(counted, sys.byteorder)
+        sent, again = (int.from_bytes(info[field], sys.byteorder) for field in (BYTES_SENT, BYTES_RETRANS))
+        total += sent - again
     return total
 
 
