@@ -384,7 +384,12 @@ class Subtract : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->input("mean", &mean));
     OP_REQUIRES_OK(ctx, ctx->input("scale", &scaled_by));
     const float scale = scaled_by->scalar<float>()();
-    std::vector<int64_t> next(indices.size(), 0);  // of each worker, the first entry that is not applied yet
+    std::vector<Entries> workers;
+    for (int i = 0; i < indices.size(); ++i) {
+      OP_REQUIRES(ctx, indices[i].NumElements() == values[i].NumElements(),
+                  absl::InvalidArgumentError("each worker needs as many values as indices"));
+      workers.push_back({indices[i].flat<int32_t>().data(), values[i].flat<float>().data(), indices[i].NumElements()});
+    }
     int64_t start = 0;
     for (int i = 0; i < handles.size(); ++i) {
       core::RefCountPtr<Var> variable;
@@ -405,30 +410,33 @@ class Subtract : public OpKernel {
           for (; j < last; ++j) weights[j] -= scale * from[j];
         });
       } else {
-        Merge(ctx, indices, values, &next, start, end, scale, weights);
+        Merge(ctx, &workers, start, end, scale, weights);
       }
       start = end;
     }
   }
 
  private:
+  struct Entries {  // of a worker
+    const int32_t* indices;
+    const float* values;
+    int64_t size;
+    int64_t next = 0;  // the first entry that is not applied yet
+  };
+
   // What several workers sent for one element is added up in their order before it is subtracted.
-  void Merge(OpKernelContext* ctx, const OpInputList& indices, const OpInputList& values, std::vector<int64_t>* next,
-             int64_t start, int64_t end, float scale, float* weights) {
+  void Merge(OpKernelContext* ctx, std::vector<Entries>* workers, int64_t start, int64_t end, float scale,
+             float* weights) {
     while (true) {
       int64_t lowest = end;
-      for (int worker = 0; worker < indices.size(); ++worker) {
-        const auto index = indices[worker].flat<int32_t>();
-        const int64_t entry = (*next)[worker];
-        if (entry < index.size()) lowest = std::min<int64_t>(lowest, index(entry));
+      for (const Entries& own : *workers) {
+        if (own.next < own.size) lowest = std::min<int64_t>(lowest, own.indices[own.next]);
       }
       if (lowest == end) return;
       OP_REQUIRES(ctx, lowest >= start, absl::InvalidArgumentError("indices must ascend from 0"));
       float sum = 0.0f;
-      for (int worker = 0; worker < indices.size(); ++worker) {
-        const auto index = indices[worker].flat<int32_t>();
-        int64_t& entry = (*next)[worker];
-        if (entry < index.size() && index(entry) == lowest) sum += values[worker].flat<float>()(entry++);
+      for (Entries& own : *workers) {
+        if (own.next < own.size && own.indices[own.next] == lowest) sum += own.values[own.next++];
       }
       weights[lowest - start] -= scale * sum;
     }
