@@ -7,12 +7,13 @@
 # make coverage, make mutants   measure the quality of the tests, see CONTRIBUTING.md
 # make slides       build ten slides for each lesson, for a browser without a network
 # make test-colab   run the lessons with Google Colab's packages, and their widgets in the classic notebook front end
-# Each of them first creates .venv, with pinned packages and Horovod built for its TensorFlow; later calls skip this.
+# Most of them first create .venv with pinned packages, and those that need Horovod build it; later calls skip this.
+# make hub and make test-colab have their own environments.
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Instructors need nbgrader, but students must not have it: it would change their JupyterLab. Its environment uses
-# .venv's packages through a .pth file, so only nbgrader's additional packages are installed (six, 82 MB, seconds).
+# .venv's packages through a .pth file, so only nbgrader's additional packages are installed (four, in seconds).
 COURSE := .venv-course
 # cosmic-ray's environment, built in the same way
 MUTANTS := .venv-mutants
@@ -108,7 +109,8 @@ test-colab: $(COLAB)/.installed
 	env -u PYTHONPATH COLAB_RELEASE_TAG=release-colab_test $(COLAB)/bin/python -m pytest -n 0 \
 		colab/test_setup_cells.py colab/test_classic.py notebooks
 
-# Report the lines and branches that make test runs, in all of its processes except killed ones, which save no data.
+# Report the lines and branches that the parallel part of make test runs, in all processes except killed ones, which
+# save no data.
 coverage: $(VENV)/.horovod $(VENV)/.native $(COURSE)/.installed
 	$(BIN)/coverage erase
 	-$(BIN)/coverage run -m pytest -m "not alone $(TIER)" $(ROOM_TESTS)

@@ -131,7 +131,7 @@ def check_numbers(bad: tf.Tensor, names: Sequence[str]) -> list:
 
 def check_finite(gradient, name: str):
     """Return the gradient; raise InvalidArgumentError with the variable's name if it holds NaN or infinity."""
-    # A sum is finite only if every addend is, and costs a tenth of looking at each; finite addends can overflow it.
+    # As in `first_non_finite`, a finite sum is enough.
     return tf.cond(
         tf.math.is_finite(tf.reduce_sum(gradient)),
         lambda: gradient,

@@ -137,7 +137,7 @@ def accumulate(gradient: tf.Tensor, state: tuple, momentum: float, nesterov: boo
     if not velocity:
         return (residual + gradient,)
     if nesterov:
-        [velocity] = [momentum * (velocity[0] + gradient)]
+        velocity = momentum * (velocity[0] + gradient)
         # Snapshot keeps the order of the two additions: TensorFlow may otherwise reorder a chain of them.
         return tf.raw_ops.Snapshot(input=residual + gradient) + velocity, velocity
     velocity = momentum * velocity[0] + gradient

@@ -13,7 +13,6 @@ from dgc_lab.exercises.variants import Variant
 
 GBIT = 1e9 / 8  # bytes per second
 COUNTS = (2, 7, 20, 64, 640)  # elements that a worker may send per step; 640 are all
-LINKS = ("10 Mbit/s", "100 Mbit/s", "1 Gbit/s", "unlimited")
 
 
 def allreduce_seconds(answer, variant: Variant) -> str:

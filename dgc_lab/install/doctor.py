@@ -22,7 +22,7 @@ from dgc_lab.install.launch_env import cores
 PACKAGES = {
     "keras": ("3.13", True),
     "numpy": ("2.0", True),
-    "scipy": ("1.14", True),
+    "scipy": ("1.14.1", True),
     "pandas": ("2.2", True),
     "matplotlib": ("3.10", True),
     "pillow": ("11", True),
@@ -133,7 +133,7 @@ def horovod_finding() -> Finding:
 
 
 def compiler_finding() -> Finding:
-    """Report the compiler for Horovod and the fused step."""
+    """Report the compiler for Horovod and the native step."""
     compiler = cpp_compiler()
     remedy = "" if compiler else "apt-get install g++ (to build Horovod, and to compress in half the time)"
     return Finding("C++ compiler", compiler or "none", remedy, needed=False)
