@@ -34,7 +34,9 @@ of 1 %, because the gradients of the large dense layer are smaller than those of
 of the first tensor's 800 elements determines the threshold, and hardly any other elements exceed it: our run reached an
 accuracy of {first:.3f}, the published one {published:.3f}. With a threshold per tensor, ours reached {tensor:.3f}. Down
 to {alike:g} %, the published accuracies and ours differ by at most {within:.1f} points. Each row is a single run, so a
-difference of a few tenths of a point means nothing. At 0 %, nothing is sent, and the network keeps its initial weights.
+difference of a few tenths of a point means nothing. At 0.2 %, the published runs on one worker and on two have the same
+accuracy and the same loss, so one of them was probably copied. At 0 %, nothing is sent, and the network keeps its
+initial weights.
 
 ```
 .venv/bin/python tools/make_table.py single-node --out rows.jsonl                  # as published

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from dgc_lab.common import check_number, check_some, check_text
 from dgc_lab.compression.break_even import break_even_ratio
 from dgc_lab.scaling.network import GBIT
-from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, lines, style
+from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, lines, plain, style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,9 +89,9 @@ def _scale_in_words(curves, points, workers) -> str:
 def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: float | None = None) -> Picture:
     """Draw modelled values as lines and measured ones as marks, on two logarithmic axes.
 
-    ``frame`` has the columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``;
-    ``xlabel`` and ``ylabel`` label the axes. ``break_even`` is the height of a horizontal line, or None. Raises
-    ValueError if ``frame`` is empty or contains another source.
+    ``frame`` has the columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``, and
+    possibly ``link``, the names of x; ``xlabel`` and ``ylabel`` label the axes. ``break_even`` is the height of a
+    horizontal line, or None. Raises ValueError if ``frame`` is empty or contains another source.
 
     Example:
         >>> import pandas as pd
@@ -107,18 +107,29 @@ def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: f
         raise ValueError("frame must hold at least one row, got none")
     if set(frame["source"]) - {"modelled", "measured"}:
         raise ValueError(f"source must be modelled or measured, got {sorted(set(frame['source']))}")
-    curves, texts, styles = {}, {}, {}
-    for number, (curve, rows) in enumerate(frame.groupby("curve", sort=False)):
+    names = frame["link"] if "link" in frame else frame["x"].map("{:g}".format)
+    curves, texts, styles, handles = {}, {}, {}, []
+    for number, (curve, rows) in enumerate(frame.assign(name=names).groupby("curve", sort=False)):
+        look = {"color": PALETTE[number % len(PALETTE)]}
+        mark = {"marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"} | look
         for source, points in rows.sort_values("x").groupby("source", sort=False):
             label = f"{curve}, {source}"
             curves[label] = points["x"], points["y"]
-            texts[label] = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(*curves[label], strict=True))
-            styles[label] = {"color": PALETTE[number % len(PALETTE)]}
-            if source == "measured":
-                styles[label] |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
+            texts[label] = ", ".join(f"{y:.3g} at {name}" for name, y in zip(points["name"], points["y"], strict=True))
+            styles[label] = {**mark, "linestyle": ""} if source == "measured" else look
+        handles.append(Line2D([], [], label=plain(curve), **(mark if "measured" in set(rows["source"]) else look)))
     title = f"{ylabel} by {xlabel}"
     picture = lines(title, curves, texts, xlabel, ylabel, looks=styles, xscale="log", yscale="log")
     [axes] = picture.figure.axes
+    if frame["source"].nunique() > 1:
+        handles.append(Line2D([], [], color=GREY, label="modelled"))
+        mark = {"marker": "o", "markeredgecolor": "black", "linestyle": ""}
+        handles.append(Line2D([], [], color=GREY, label="measured", **mark))
+    axes.legend(handles=handles, **BESIDE)
+    if "link" in frame:
+        ticks = frame.drop_duplicates("link")
+        axes.set_xticks(ticks["x"], ticks["link"])
+        axes.xaxis.minorticks_off()
     if break_even is not None:
         axes.axhline(break_even, color="black", linestyle="--", linewidth=1)
     axes.grid(alpha=0.3, which="both")
