@@ -130,7 +130,7 @@ def results(name: str) -> str:
     falling = ", with a learning rate that falls to 0 along a cosine" if common.get("schedule") == "cosine" else ""
     ends = {max(study.rates), min(study.rates)}
     at_an_end = ", ".join(f"`{scheme}`" for scheme, rate in table["learning rate"].items() if rate in ends)
-    doubt = "Some were best at the largest or the smallest rate, so another might suit them better"
+    doubt = "These were best at the largest or smallest rate, so one outside this range might be better"
     lines = [
         f"## {TABLES[name]}",
         f"Each run has {common['steps']} steps of {common['batch']} examples per worker{falling}. Momentum of 0.9 is "

@@ -196,7 +196,7 @@ def with_zeros(question: SparseMean) -> tf.Tensor:
     """Return a worker's entries as a dense vector."""
 
     def scattered():
-        # As the indices are distinct, this adds nothing up. On a CPU it is much faster than tf.scatter_nd.
+        # Indices are distinct, so nothing is summed; on a CPU this is much faster than tf.scatter_nd.
         return tf.math.unsorted_segment_sum(question.values, question.indices, question.size)
 
     every = tf.equal(tf.size(question.values), question.size)  # as at ratio 1, where scattering takes longest

@@ -50,8 +50,8 @@ def limited_bandwidth(bandwidth: float) -> contextlib.AbstractContextManager[Non
 def bytes_sent() -> int:
     """Return the bytes that this process has sent over its open TCP connections, as counted by the kernel.
 
-    The count includes everything that Horovod sends, but no headers of TCP and IP, and each byte once: under load, the
-    kernel sends some bytes again even on one machine. Raises LabError if the system does not count them.
+    The count includes everything that Horovod sends, but no headers of TCP and IP. Retransmitted bytes count once;
+    under load, the kernel retransmits even on one machine. Raises LabError if the system does not count bytes.
 
     Example:
         >>> bytes_sent() >= 0

@@ -90,7 +90,7 @@ def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: f
     """Draw modelled values as lines and measured ones as marks, on two logarithmic axes.
 
     ``frame`` has the columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``, and
-    possibly ``link``, the names of x; ``xlabel`` and ``ylabel`` label the axes. ``break_even`` is the height of a
+    optionally ``link``, a name for each x; ``xlabel`` and ``ylabel`` label the axes. ``break_even`` is the height of a
     horizontal line, or None. Raises ValueError if ``frame`` is empty or contains another source.
 
     Example:
@@ -121,10 +121,9 @@ def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: f
     title = f"{ylabel} by {xlabel}"
     picture = lines(title, curves, texts, xlabel, ylabel, looks=styles, xscale="log", yscale="log")
     [axes] = picture.figure.axes
-    if frame["source"].nunique() > 1:
-        handles.append(Line2D([], [], color=GREY, label="modelled"))
-        mark = {"marker": "o", "markeredgecolor": "black", "linestyle": ""}
-        handles.append(Line2D([], [], color=GREY, label="measured", **mark))
+    either = {"modelled": {}, "measured": {"marker": "o", "markeredgecolor": "black", "linestyle": ""}}
+    sources = set(frame["source"])
+    handles += [Line2D([], [], color=GREY, label=name, **look) for name, look in either.items() if name in sources]
     axes.legend(handles=handles, **BESIDE)
     if "link" in frame:
         ticks = frame.drop_duplicates("link")

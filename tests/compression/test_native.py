@@ -356,6 +356,16 @@ def test_folder_that_others_can_write_to_is_rejected(tmp_path, monkeypatch, spoi
         native.build()
 
 
+@pytest.mark.parametrize(
+    ("indices", "message"), [([0], "as many values as indices"), ([-1, 2], "indices must ascend from 0")]
+)
+def test_subtraction_rejects_invalid_entries(indices, message):
+    weights = tf.Variable([1.0, 2.0, 3.0])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        native.operations().dgc_subtract([weights.handle], [indices], [[0.5, 0.5]], [], 1.0)
+    assert weights.numpy().tolist() == [1.0, 2.0, 3.0]
+
+
 @pytest.mark.nightly
 def test_without_a_compiler_tensorflow_operations_are_used(tmp_path):
     code = """

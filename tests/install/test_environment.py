@@ -314,7 +314,7 @@ def test_doctor_checks_all_dependencies():
 
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     oldest = dict(re.match(r"([\w-]+)>=([\d.]+)", requirement).groups() for requirement in required)
-    assert oldest.pop("tensorflow")
+    assert oldest.pop("tensorflow") == doctor.OLDEST_TENSORFLOW
     assert oldest.items() <= {name: version for name, (version, _) in doctor.PACKAGES.items()}.items()
     assert [doctor.older("2.22rc1", "2.20"), doctor.older("2.19.0rc2", "2.20")] == [False, True]
     assert [doctor.older("0.0.1", "0.0.2"), doctor.older("11", "11.0")] == [True, False]

@@ -80,6 +80,11 @@ def test_alt_texts_state_the_numbers_of_the_rows():
     points = pd.DataFrame({"curve": ["dense"] * 2, "source": ["modelled", "measured"], "x": [1, 1], "y": [2, 3]})
     alt = scale_pictures.lines_and_marks(points, "Gbit/s", "ms", break_even=1).alt
     assert "ms by Gbit/s. dense, modelled: 2 at 1; dense, measured: 3 at 1." in alt
+    picture = scale_pictures.lines_and_marks(points.assign(link="unlimited"), "link", "ms")
+    assert "ms by link. dense, modelled: 2 at unlimited; dense, measured: 3 at unlimited." in picture.alt
+    [axes] = picture.figure.axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["unlimited"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["dense", "modelled", "measured"]
     with pytest.raises(ValueError, match="source must be modelled or measured"):
         scale_pictures.lines_and_marks(points.assign(source="guessed"), "x", "y")
 
