@@ -130,13 +130,13 @@ def results(name: str) -> str:
     falling = ", with a learning rate that falls to 0 along a cosine" if common.get("schedule") == "cosine" else ""
     ends = {max(study.rates), min(study.rates)}
     at_an_end = ", ".join(f"`{scheme}`" for scheme, rate in table["learning rate"].items() if rate in ends)
-    doubt = "These were best at the largest or smallest rate, so one outside this range might be better"
+    doubt = f"{at_an_end} did best at the largest or smallest of these rates, and might do better outside them. "
     lines = [
         f"## {TABLES[name]}",
         f"Each run has {common['steps']} steps of {common['batch']} examples per worker{falling}. Momentum of 0.9 is "
         f"applied after the exchange unless a scheme has its own. Each scheme ran at the learning rates {rates} with "
         f"seed {SEARCH_SEEDS[0]}, and at the two best rates with two more seeds. The table shows three other seeds at "
-        f"the better of these rates. {f'{doubt}: {at_an_end}. ' if at_an_end else ''}"
+        f"the better of these rates. {doubt if at_an_end else ''}"
         "*kB per step* is a worker's payload, averaged over the run. "
         f"`.venv/bin/python tools/make_table.py {name.replace(' ', '-')} --out rows.jsonl` computes the table again.",
         f"![{bytes_and_accuracy(table).alt}]({picture(name)})",

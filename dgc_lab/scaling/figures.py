@@ -26,8 +26,9 @@ LOOKS = {
     "sparse": {"color": PALETTE[0], "linewidth": 3.2},
     "switching": {"color": "black", "linewidth": 1.4, "linestyle": "--"},
 }
+MARK = {"markeredgecolor": "black", "linestyle": ""}
 MARKS = {
-    method: {"color": LOOKS[method]["color"], "marker": marker, "markeredgecolor": "black", "linestyle": ""}
+    method: {"color": LOOKS[method]["color"], "marker": marker, **MARK}
     for method, marker in zip(LOOKS, "vsDoo", strict=True)
 }
 POINT = {"marker": "*", "markersize": 13, "color": PALETTE[6], "linestyle": ""}
@@ -110,20 +111,21 @@ def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: f
     names = frame["link"] if "link" in frame else frame["x"].map("{:g}".format)
     curves, texts, styles, handles = {}, {}, {}, []
     for number, (curve, rows) in enumerate(frame.assign(name=names).groupby("curve", sort=False)):
-        look = {"color": PALETTE[number % len(PALETTE)]}
-        mark = {"marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"} | look
+        line = {"color": PALETTE[number % len(PALETTE)]}
+        mark = {**line, **MARK, "marker": MARKERS[number % len(MARKERS)]}
         for source, points in rows.sort_values("x").groupby("source", sort=False):
             label = f"{curve}, {source}"
             curves[label] = points["x"], points["y"]
             texts[label] = ", ".join(f"{y:.3g} at {name}" for name, y in zip(points["name"], points["y"], strict=True))
-            styles[label] = {**mark, "linestyle": ""} if source == "measured" else look
-        handles.append(Line2D([], [], label=plain(curve), **(mark if "measured" in set(rows["source"]) else look)))
+            styles[label] = mark if source == "measured" else line
+        look = {**mark, "linestyle": "-"} if "measured" in set(rows["source"]) else line
+        handles.append(Line2D([], [], label=plain(curve), **look))
     title = f"{ylabel} by {xlabel}"
     picture = lines(title, curves, texts, xlabel, ylabel, looks=styles, xscale="log", yscale="log")
     [axes] = picture.figure.axes
-    either = {"modelled": {}, "measured": {"marker": "o", "markeredgecolor": "black", "linestyle": ""}}
-    sources = set(frame["source"])
-    handles += [Line2D([], [], color=GREY, label=name, **look) for name, look in either.items() if name in sources]
+    for source, look in {"modelled": {}, "measured": {"marker": "o", **MARK}}.items():
+        if source in set(frame["source"]):
+            handles.append(Line2D([], [], label=source, color=GREY, **look))
     axes.legend(handles=handles, **BESIDE)
     if "link" in frame:
         ticks = frame.drop_duplicates("link")
