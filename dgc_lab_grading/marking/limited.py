@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -31,6 +32,7 @@ def call_in_fork(make, *arguments, seconds: int, memory: int):
     child = os.fork()
     if child == 0:
         try:
+            gc.freeze()  # the parent's garbage may wait for threads, which a fork lacks: so does a tf.data iterator
             os.setsid()
             _limit(seconds, memory)
             message = json.dumps(_outcome(make, arguments)).encode()
