@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -58,6 +59,7 @@ def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
     if os.fork():
         return
     try:
+        gc.freeze()  # the kernel's garbage may wait for threads, which a fork lacks: so does a tf.data iterator
         os.setsid()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         devnull = os.open(os.devnull, os.O_RDWR)
@@ -86,6 +88,7 @@ def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
 
 def _answer(shell, connection, attempt, answer: str) -> None:
     """Answer queries until the attempt ends."""
+    gc.freeze()  # as in `keep`: this is a fork of it, and the setup cell has run in between
     os.setsid()  # signals that an answer sends to its process group reach only itself
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the alarm ends any function whose time is up
     names = shell.user_ns

@@ -189,3 +189,20 @@ def test_an_answer_may_use_tensorflow_after_the_kernel_did():
     answer = "def double(x):\n    return x * float((ones @ ones)[0, 0]) / 500"
     results, _ = judged({"double": answer}, before=ones)
     assert passed(results) == {"double", "quadruple", "my-sum"}, results
+
+
+def test_garbage_of_the_kernel_is_left_alone():
+    """The destructor of a tf.data iterator waits in a fork for threads that only the kernel has; so does this one."""
+    garbage = """import gc, os, time
+gc.disable()
+class Iterator:
+    def __init__(self):
+        self.cycle, self.process = self, os.getpid()
+    def __del__(self):
+        while os.getpid() != self.process:
+            time.sleep(1)
+made = Iterator()
+del made"""
+    answer = "def double(x):\n    gc.collect()\n    return 2 * x"
+    results, _ = judged({"double": answer}, before=garbage, seconds=10)
+    assert passed(results) == {"double", "quadruple", "my-sum"}, results
