@@ -416,6 +416,14 @@ def test_make_ignores_other_installation_folders():
     assert "Requirement already satisfied: pip" in done.stdout
 
 
+@pytest.mark.nightly
+def test_mutation_tests_have_all_packages():
+    """They are pinned in two files; a package may leave requirements.txt without being needed less."""
+    subprocess.run(["make", ".venv-mutants/.installed"], cwd=ROOT, check=True)
+    done = subprocess.run([ROOT / ".venv-mutants/bin/cosmic-ray", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_horovod_is_installed_for_this_python(monkeypatch, tmp_path):
     """Settings of pip for other folders would install it where this Python does not find it."""
     seen = tmp_path / "seen"
