@@ -86,6 +86,22 @@ def test_one_block_is_one_scale():
     assert lab.int8().name == "int8"
 
 
+PER_TENSOR = "int8 int4 ef_sign one_bit qsgd terngrad eight_bit sketch adaptive_quantization"
+
+
+@pytest.mark.parametrize("name", PER_TENSOR.split())
+def test_a_large_tensor_leaves_the_others_scales_alone(name):
+    def update_beside(factor):
+        variables = [tf.Variable(tf.zeros([50, 40])) for _ in range(2)]
+        compressor = Compressor(lab.SCHEMES[name](), variables, SimulatedWorkers(1), options=EVERY)
+        small = tf.reshape(gradient(), [50, 40])
+        for _ in range(3):
+            (update, _), _ = compressor([[small, factor * small]])
+        return update
+
+    np.testing.assert_array_equal(update_beside(1e6), update_beside(1.0))
+
+
 @pytest.mark.parametrize("make", [lab.int8, lab.int4, lambda value: lab.blocks(0.1, size=value)])
 def test_blocks_must_have_elements(make):
     with pytest.raises(ValueError, match=r"(block|size) must be a whole number from 1 to .*, got 0"):
