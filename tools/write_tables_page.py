@@ -61,8 +61,10 @@ and {at_10:.1f} points less accurate at the same learning rate, because momentum
 momentum ([lesson 5](../notebooks/05_dgc_on_horovod.ipynb), section 5).
 
 *kB per step* is the mean over all steps of the kilobytes that one rank sends. Most of DGC's kilobytes come from the
-warm-up, whose first steps send a quarter of the gradient, and from tensors that are sent uncompressed. *Masking like
-DGC* has the same row for 100 % as masking, because without compression the threshold makes no difference.
+warm-up, whose first steps send a quarter of the gradient, and from tensors that are sent uncompressed. Above 50 %,
+tensors are sent uncompressed, with zeros in place of the dropped elements, because the values that are left and their
+positions would need more bytes. *Masking like DGC* has the same row for 100 % as masking, because without compression
+the threshold makes no difference.
 
 ```
 .venv/bin/python tools/make_table.py two-node --ratios 0.01,0.001 --out rows.jsonl

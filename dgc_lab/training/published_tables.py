@@ -110,7 +110,7 @@ def two_node_rows(method: str, seed: int = 0) -> list[dict]:
 
     Example:
         >>> [row["ratio"] for row in two_node_rows("masking")]
-        [1.0, 0.01, 0.005, 0.002, 0.001]
+        [1.0, 0.95, 0.8, 0.7, 0.01, 0.005, 0.002, 0.001]
     """
     check_choice("method", method, METHODS)
     check_whole("seed", seed, 0)

@@ -20,7 +20,7 @@ RATIOS = {
 }
 SMALL = [0.01, 0.005, 0.002, 0.001]
 TWO_NODE_RATIOS = {
-    "masking": [1.0, *SMALL],
+    "masking": [1.0, 0.95, 0.8, 0.7, *SMALL],
     "masking_per_tensor": [1.0, *SMALL],
     "dgc": [1.0, 0.3, 0.1, *SMALL],
 }
