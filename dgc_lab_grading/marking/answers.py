@@ -59,7 +59,8 @@ def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
     if os.fork():
         return
     try:
-        gc.freeze()  # the kernel's garbage may wait for threads, which a fork lacks: so does a tf.data iterator
+        # The destructor of a tf.data iterator in the kernel's garbage would wait for threads that a fork lacks.
+        gc.freeze()
         os.setsid()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         devnull = os.open(os.devnull, os.O_RDWR)
@@ -88,7 +89,7 @@ def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
 
 def _answer(shell, connection, attempt, answer: str) -> None:
     """Answer queries until the attempt ends."""
-    gc.freeze()  # as in `keep`: this is a fork of it, and the setup cell has run in between
+    gc.freeze()  # again, for garbage from the setup cell, which `keep` has just run
     os.setsid()  # signals that an answer sends to its process group reach only itself
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the alarm ends any function whose time is up
     names = shell.user_ns

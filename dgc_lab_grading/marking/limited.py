@@ -32,7 +32,8 @@ def call_in_fork(make, *arguments, seconds: int, memory: int):
     child = os.fork()
     if child == 0:
         try:
-            gc.freeze()  # the parent's garbage may wait for threads, which a fork lacks: so does a tf.data iterator
+            # The destructor of a tf.data iterator in the parent's garbage would wait for threads that a fork lacks.
+            gc.freeze()
             os.setsid()
             _limit(seconds, memory)
             message = json.dumps(_outcome(make, arguments)).encode()

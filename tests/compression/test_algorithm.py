@@ -333,7 +333,7 @@ def test_predicted_bytes_are_sent_in_one_collective(workers, ratio, values, indi
     assert communicator.total == workers * expected == workers * int(report.allreduce_bytes + report.allgather_bytes)
 
 
-def test_empty_tensors_add_no_bytes():
+def test_empty_tensors_add_no_predicted_bytes():
     assert payload_bytes([[40, 50], [0, 9]], EXACT) == payload_bytes([[40, 50]], EXACT)
 
 

@@ -407,7 +407,7 @@ def silent(gradient, state, context):
         (yields(SparseMean([0], [1.0], 2, 1.5)), r"SparseMean with a ratio in \[0, 1\], a .* or None, got 1.5"),
         (yields(SparseMean([0], [1.0], 2, tf.constant([0.5]))), r"a floating-point scalar tensor or None, got <tf"),
         (yields(SparseMean([0], [1.0], 2.0)), r"SparseMean with a size from 0 to 2\*\*31 - 1, got 2.0"),
-        (yields(SparseMean([0], [1.0], 2**31)), "2147483648"),
+        (yields(SparseMean([0], [1.0], 2**31)), r"SparseMean with a size from 0 to 2\*\*31 - 1, got 2147483648"),
         (returns(None), r"must return \(update, own, state\), got None"),
         (returns((tf.zeros([3]), tf.zeros([2]), ())), r"must return as update a float32 tensor of shape \(2,\)"),
         (returns((tf.zeros([2]), 3, ())), "must return as own a float32 tensor"),

@@ -17,10 +17,10 @@ STUDENT = """
 import json, os, sys
 from IPython.core.interactiveshell import InteractiveShell
 from dgc_lab_grading.marking.answers import keep
-shell, path, answer = InteractiveShell(), sys.argv[1], ""
+shell, path, answer, setup = InteractiveShell(), sys.argv[1], "", sys.argv[3]
 for kind, place, source in json.load(sys.stdin):
     if kind == "marks":
-        keep(shell, path, place, "import math", answer)
+        keep(shell, path, place, setup, answer)
     else:
         answer = source if kind == "answer" else answer
         shell.run_cell(source)
@@ -82,7 +82,7 @@ def cells_of(text):
     return cells
 
 
-def judged(answers=(), before="", after="", seconds=30, cells=None):
+def judged(answers=(), before="", after="", seconds=30, cells=None, setup="import math"):
     """Return the result of each test cell by name, and the judge's standard error for the instructor."""
     cells, mine = cells or cells_of(EXERCISE), RIGHT | dict(answers)
     student = [("own", -1, before)]
@@ -101,7 +101,7 @@ def judged(answers=(), before="", after="", seconds=30, cells=None):
         listener.listen(10)
         here, there = os.pipe()
         pipe = subprocess.PIPE
-        command = [sys.executable, "-c", STUDENT, listener.getsockname(), str(here)]
+        command = [sys.executable, "-c", STUDENT, listener.getsockname(), str(here), setup]
         own = environment(folder, folder)
         kernel = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, pass_fds=[here], cwd=folder, env=own)
         try:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from test_judge import cells_of, judged, passed
+from test_judge import RIGHT, cells_of, judged, passed
 
 pytestmark = pytest.mark.nightly
 
@@ -191,9 +191,7 @@ def test_an_answer_may_use_tensorflow_after_the_kernel_did():
     assert passed(results) == {"double", "quadruple", "my-sum"}, results
 
 
-def test_garbage_of_the_kernel_is_left_alone():
-    """The destructor of a tf.data iterator waits in a fork for threads that only the kernel has; so does this one."""
-    garbage = """import gc, os, time
+GARBAGE = """import gc, os, time
 gc.disable()
 class Iterator:
     def __init__(self):
@@ -203,6 +201,15 @@ class Iterator:
             time.sleep(1)
 made = Iterator()
 del made"""
-    answer = "def double(x):\n    gc.collect()\n    return 2 * x"
-    results, _ = judged({"double": answer}, before=garbage, seconds=10)
+COLLECTS = "def double(x):\n    import gc\n    gc.collect()\n    return 2 * x"
+
+
+@pytest.mark.parametrize(
+    ("before", "setup", "answer"),
+    [(GARBAGE, "gc.collect()", RIGHT["double"]), ("", GARBAGE, COLLECTS)],
+    ids=["of the kernel", "of the setup cell"],
+)
+def test_answers_ignore_earlier_garbage(before, setup, answer):
+    """The destructor of a tf.data iterator waits in a fork for threads that it lacks; so does this one."""
+    results, _ = judged({"double": answer}, before=before, setup=setup, seconds=10)
     assert passed(results) == {"double", "quadruple", "my-sum"}, results

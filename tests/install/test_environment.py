@@ -417,8 +417,8 @@ def test_make_ignores_other_installation_folders():
 
 
 @pytest.mark.nightly
-def test_mutation_tests_have_all_packages():
-    """They are pinned in two files; a package may leave requirements.txt without being needed less."""
+def test_cosmic_ray_has_all_its_packages():
+    """Two files pin them: one may leave requirements.txt while cosmic-ray still needs it, as a new environment shows."""
     subprocess.run(["make", ".venv-mutants/.installed"], cwd=ROOT, check=True)
     done = subprocess.run([ROOT / ".venv-mutants/bin/cosmic-ray", "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
