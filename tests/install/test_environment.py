@@ -418,7 +418,7 @@ def test_make_ignores_other_installation_folders():
 
 @pytest.mark.nightly
 def test_cosmic_ray_has_all_its_packages():
-    """Two files pin them: one may leave requirements.txt while cosmic-ray still needs it, as a new environment shows."""
+    """Two files pin them; one may leave requirements.txt while cosmic-ray still needs it, as new environments show."""
     subprocess.run(["make", ".venv-mutants/.installed"], cwd=ROOT, check=True)
     done = subprocess.run([ROOT / ".venv-mutants/bin/cosmic-ray", "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
