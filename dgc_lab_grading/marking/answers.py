@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import gc
 import os
 import re
 import signal
@@ -22,6 +21,7 @@ import traceback
 
 from dgc_lab.exercises.checking import CELL, own_line
 from dgc_lab_grading.marking.channel import ChannelError, receive, send
+from dgc_lab_grading.marking.forks import fork
 
 AT_THE_END = 77  # exit code of a fork that was asked to end; an answer is unlikely to exit with it
 ENDED = "This cell ended at line {}, before {}; the definitions below that line were run all the same."
@@ -56,11 +56,9 @@ def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
 
     ``answer`` is the student's answer at this place, for attempts that run it again with references.
     """
-    if os.fork():
+    if fork():
         return
     try:
-        # The destructor of a tf.data iterator in the kernel's garbage would wait for threads that a fork lacks.
-        gc.freeze()
         os.setsid()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         devnull = os.open(os.devnull, os.O_RDWR)
@@ -76,7 +74,7 @@ def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
                 attempt = receive(connection)
                 if "references" not in attempt:  # the end of an attempt that has exited by itself
                     continue
-                child = os.fork()
+                child = fork()
                 if child == 0:
                     _answer(shell, connection, attempt, answer)
                     os._exit(AT_THE_END)
@@ -89,7 +87,6 @@ def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
 
 def _answer(shell, connection, attempt, answer: str) -> None:
     """Answer queries until the attempt ends."""
-    gc.freeze()  # again, for garbage from the setup cell, which `keep` has just run
     os.setsid()  # signals that an answer sends to its process group reach only itself
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the alarm ends any function whose time is up
     names = shell.user_ns

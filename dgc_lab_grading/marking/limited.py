@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import resource
@@ -14,6 +13,7 @@ import time
 import psutil
 
 from dgc_lab.common import LabError
+from dgc_lab_grading.marking.forks import fork
 
 SECONDS_TO_WAIT = 10  # for each second of processor time: the fork may wait for a disk
 
@@ -29,11 +29,9 @@ def call_in_fork(make, *arguments, seconds: int, memory: int):
     limit raises `TooMuch`.
     """
     here, there = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
-            # The destructor of a tf.data iterator in the parent's garbage would wait for threads that a fork lacks.
-            gc.freeze()
             os.setsid()
             _limit(seconds, memory)
             message = json.dumps(_outcome(make, arguments)).encode()

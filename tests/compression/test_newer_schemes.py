@@ -45,8 +45,11 @@ def test_eight_bits_are_accurate_over_seven_decades():
     x = np.float32([1.0, *10.0 ** np.random.default_rng(1).uniform(-7, 0, 2000)])
     error = np.abs(sent_alone(eight_bit(), x) - x)
     assert error[0] == 0, "the largest element is a level"
+    assert (error / x)[x > 0.1].max() < 0.07
+    assert (error / x)[x > 1e-3].max() < 0.2
+    assert (error / x)[x > 1e-5].max() < 1
     for zeros in range(7):  # with this many leading zeros, 6 - zeros bits divide the decade below 10**-zeros
-        decade = (x > 1.02 * 10.0 ** -(zeros + 1)) & (x < 10.0**-zeros)
+        decade = (x > 10.0 ** -(zeros + 1)) & (x < 10.0**-zeros)
         half_step = 0.9 * 10.0**-zeros / 2 ** (6 - zeros) / 2
         assert 0.9 * half_step < error[decade].max() < 1.01 * half_step
     np.testing.assert_array_equal(sent_alone(eight_bit(), -x), -sent_alone(eight_bit(), x).numpy())

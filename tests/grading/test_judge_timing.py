@@ -1,11 +1,13 @@
 """The judge with slow answers, slow tests and late processes."""
 
+import inspect
 import json
 import os
 from pathlib import Path
 
 import pytest
 from test_judge import RIGHT, cells_of, judged, passed
+from test_reading import WaitsInAFork
 
 pytestmark = pytest.mark.nightly
 
@@ -191,16 +193,7 @@ def test_an_answer_may_use_tensorflow_after_the_kernel_did():
     assert passed(results) == {"double", "quadruple", "my-sum"}, results
 
 
-GARBAGE = """import gc, os, time
-gc.disable()
-class Iterator:
-    def __init__(self):
-        self.cycle, self.process = self, os.getpid()
-    def __del__(self):
-        while os.getpid() != self.process:
-            time.sleep(1)
-made = Iterator()
-del made"""
+GARBAGE = f"import gc, os\ngc.disable()\n{inspect.getsource(WaitsInAFork)}\nmade = WaitsInAFork()\ndel made"
 COLLECTS = "def double(x):\n    import gc\n    gc.collect()\n    return 2 * x"
 
 
@@ -210,6 +203,5 @@ COLLECTS = "def double(x):\n    import gc\n    gc.collect()\n    return 2 * x"
     ids=["of the kernel", "of the setup cell"],
 )
 def test_answers_ignore_earlier_garbage(before, setup, answer):
-    """The destructor of a tf.data iterator waits in a fork for threads that it lacks; so does this one."""
     results, _ = judged({"double": answer}, before=before, setup=setup, seconds=10)
     assert passed(results) == {"double", "quadruple", "my-sum"}, results
