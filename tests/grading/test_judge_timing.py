@@ -193,7 +193,7 @@ def test_an_answer_may_use_tensorflow_after_the_kernel_did():
     assert passed(results) == {"double", "quadruple", "my-sum"}, results
 
 
-GARBAGE = f"import gc, os\ngc.disable()\n{inspect.getsource(WaitsInAFork)}\nmade = WaitsInAFork()\ndel made"
+GARBAGE = f"import gc, os, time\ngc.disable()\n{inspect.getsource(WaitsInAFork)}\nmade = WaitsInAFork()\ndel made"
 COLLECTS = "def double(x):\n    import gc\n    gc.collect()\n    return 2 * x"
 
 
