@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import psutil
@@ -35,14 +36,25 @@ def answering(places):
     return found
 
 
+class Neighbour(typing.NamedTuple):
+    """A network namespace connected to this machine: `answering` run there, and both ends of the link."""
+
+    answering: typing.Callable
+    cable: str
+    here: list[str]
+    there: list[str]
+
+
 @pytest.fixture
 def neighbour():
-    """A network namespace connected to this machine; yields a function that runs `answering` there."""
+    """A `Neighbour` with addresses of its own: pytest's processes may have one each at the same time."""
     if os.geteuid() != 0:
         pytest.skip("only root may make a network namespace with a cable to this one")
     if shutil.which("ip") is None:
         pytest.skip("the command ip is not installed")
     name, here, there = f"dgclab{os.getpid()}", f"dgh{os.getpid()}", f"dgn{os.getpid()}"
+    number = os.getpid() % 2**14  # 10.213.0.0/16 holds so many networks of four addresses
+    four, six = ipaddress.ip_address("10.213.0.0") + 4 * number, ipaddress.ip_address("fd6d:9c1::") + (number << 64)
 
     def ip(*words):
         return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=30, check=False)
@@ -52,15 +64,15 @@ def neighbour():
             ["netns", "add", name],
             ["netns", "exec", name, "true"],
             ["link", "add", here, "type", "veth", "peer", "name", there, "netns", name],
-            ["address", "add", "10.213.77.1/30", "dev", here],
-            ["-6", "address", "add", "fd6d:9c1::1/64", "dev", here, "nodad"],
+            ["address", "add", f"{four + 1}/30", "dev", here],
+            ["-6", "address", "add", f"{six + 1}/64", "dev", here, "nodad"],
             ["link", "set", here, "up"],
-            ["-n", name, "address", "add", "10.213.77.2/30", "dev", there],
-            ["-n", name, "-6", "address", "add", "fd6d:9c1::2/64", "dev", there, "nodad"],
+            ["-n", name, "address", "add", f"{four + 2}/30", "dev", there],
+            ["-n", name, "-6", "address", "add", f"{six + 2}/64", "dev", there, "nodad"],
             ["-n", name, "link", "set", "lo", "up"],
             ["-n", name, "link", "set", there, "up"],
-            ["-n", name, "route", "add", "default", "via", "10.213.77.1"],
-            ["-n", name, "-6", "route", "add", "default", "via", "fd6d:9c1::1"],
+            ["-n", name, "route", "add", "default", "via", f"{four + 1}"],
+            ["-n", name, "-6", "route", "add", "default", "via", f"{six + 1}"],
         ):
             done = ip(*words)
             if done.returncode:
@@ -73,7 +85,7 @@ def neighbour():
             done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=True)
             return eval(done.stdout)
 
-        yield run, there
+        yield Neighbour(run, there, [str(four + 1), str(six + 1)], [str(four + 2), str(six + 2)])
     finally:
         ip("link", "delete", here)
         ip("netns", "delete", name)
@@ -102,7 +114,6 @@ def as_nobody(function, *arguments):
 
 def assert_nobody_reaches(ports, neighbour):
     """Assert that no local address accepts connections to these ports, from any user or network."""
-    elsewhere, cable = neighbour
     family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     ports = set(ports) - {
         entry.laddr.port
@@ -111,7 +122,7 @@ def assert_nobody_reaches(ports, neighbour):
     }
     own = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries
            if entry.family in (socket.AF_INET, socket.AF_INET6)]  # fmt: skip
-    assert {"127.0.0.1", "10.213.77.1", "fd6d:9c1::1"} <= set(own)
+    assert {"127.0.0.1", *neighbour.here} <= set(own)
     here = [(address, port) for address in own for port in sorted(ports)]
     assert answering(here) == []
     assert as_nobody(answering, here) == []
@@ -119,18 +130,18 @@ def assert_nobody_reaches(ports, neighbour):
     def from_there(address):
         """Replace the interface in a link-local address by the neighbour's own."""
         bare = address.partition("%")[0]
-        return f"{bare}%{cable}" if ipaddress.ip_address(bare).is_link_local else address
+        return f"{bare}%{neighbour.cable}" if ipaddress.ip_address(bare).is_link_local else address
 
-    seen_there = sorted({from_there(address) for address in own} | {"10.213.77.2", "fd6d:9c1::2"})
+    seen_there = sorted({from_there(address) for address in own} | set(neighbour.there))
     # Control: the neighbour can reach servers that listen at this machine's end of the link.
     with (
-        socket.create_server(("10.213.77.1", 0)) as four,
-        socket.create_server(("fd6d:9c1::1", 0), family=socket.AF_INET6) as six,
+        socket.create_server((neighbour.here[0], 0)) as four,
+        socket.create_server((neighbour.here[1], 0), family=socket.AF_INET6) as six,
     ):
         control = [listener.getsockname()[:2] for listener in (four, six)]
-        assert elsewhere(control) == control
+        assert neighbour.answering(control) == control
         assert as_nobody(answering, control) == control
-    assert elsewhere([(address, port) for address in seen_there for port in sorted(ports)]) == []
+    assert neighbour.answering([(address, port) for address in seen_there for port in sorted(ports)]) == []
 
 
 # Probes of the ports, sockets, and files of processes ---------------------------------------------------------------
