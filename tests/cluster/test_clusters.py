@@ -493,7 +493,7 @@ def test_subprocess_of_an_import_is_not_mistaken_for_a_rank(horovod, tmp_path, m
 
 
 def test_death_during_startup_is_reported_at_once(horovod):
-    before, over = set(family()), threading.Event()
+    before, over, killed = set(family()), threading.Event(), []
 
     def kill_the_first(text):
         if "starting ranks" in text:
@@ -501,20 +501,20 @@ def test_death_during_startup_is_reported_at_once(horovod):
 
     def kill_when_there():
         while not over.wait(0.02):  # a process seen once may not be a rank
-            for each in ranks():
-                with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for each in ranks():
                     each.kill()
+                    killed.append(time.monotonic())
 
     def ranks():
         new = {process.pid: process for process in set(family()) - before}
         return [process for process in new.values() if process.ppid() in new]
 
-    began = time.monotonic()
     died = r"(a process ended before all processes had connected|rank [01] died|rank [01] ended)[\s\S]*start\(\)"
     with pytest.raises(LabError, match=died):
         HorovodRanks(2, progress=kill_the_first).start()
     over.set()
-    assert time.monotonic() - began < 90, "the error must come long before the time limit"
+    assert time.monotonic() - killed[0] < 90, "the error must come long before the time limit"
     assert set(family()) <= before
 
 
@@ -698,7 +698,7 @@ ranks = HorovodRanks(1, progress=None).start()
 print(*ranks.run(os.getpid))
 """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert not there(int(done.stdout)), done.stdout
     assert os.listdir(tmp_path) == []
     assert "Traceback" not in done.stderr

@@ -49,7 +49,8 @@ def test_limit_slows_a_connection_down_until_it_ends(connection):
     with limited_bandwidth(2e6):
         limited = seconds_for(sender, 1_000_000)
     assert limited > 0.4, "half a second, less the first packet of 64 kB, which is not delayed"
-    assert seconds_for(sender, 1_000_000) < limited
+    # The fastest of five: on a busy machine, the kernel repeats lost segments, which takes 0.2 s each.
+    assert min(seconds_for(sender, 1_000_000) for _ in range(5)) < limited
 
 
 @pytest.mark.parametrize("bandwidth", [0, -1.0, float("nan"), "fast"])
@@ -78,5 +79,5 @@ def test_two_ranks_exchange_over_a_limited_link(two_ranks):
     for seconds, sent in two_ranks.run(allreduce_over_a_link, bandwidth, elements):
         assert 4 * elements <= sent < 4.4 * elements
         assert seconds > 0.7 * 4 * elements / bandwidth
-    free = two_ranks.run(allreduce_over_a_link, float("inf"), elements)
-    assert max(seconds for seconds, _ in free) < 4 * elements / bandwidth
+    free = [two_ranks.run(allreduce_over_a_link, float("inf"), elements) for _ in range(5)]  # the fastest: see above
+    assert min(max(seconds for seconds, _ in both) for both in free) < 4 * elements / bandwidth

@@ -92,6 +92,7 @@ def train_and_kill(servers, task, settings, names, restart=False):
 # A worker dies
 
 
+@pytest.mark.alone  # the coordinator must notice a death within a number of gradients
 @pytest.mark.parametrize("killed", [["worker 0"], ["worker 1", "worker 2"]])
 def test_asynchronous_training_survives_worker_deaths(three, task, killed):
     events = train_and_kill(three, task, settings("asynchronous", stragglers=SLOW), killed)
@@ -103,6 +104,7 @@ def test_asynchronous_training_survives_worker_deaths(three, task, killed):
     assert of(Score, events)[-1].values["loss"] < of(Score, events)[0].values["loss"]
 
 
+@pytest.mark.alone  # the new worker must connect while the others compute 510 gradients
 def test_restarted_worker_rejoins_training(three, task):
     chosen = settings("asynchronous", gradients=600, stragglers=SLOW)
     events = train_and_kill(three, task, chosen, ["worker 1"], restart=True)

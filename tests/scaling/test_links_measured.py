@@ -1,5 +1,6 @@
 """Measured steps over slow links, the cost model fitted to them, and the emulated pair of hosts."""
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -123,16 +124,20 @@ def networks(mark=""):
 def test_two_hosts_leave_no_processes_or_networks(namespaces, ending, tmp_path):
     mark = {"WHOSE": str(tmp_path)}
     hosts, own = TwoHosts([["cat"]] * 2, [mark] * 2), set()
-    with pytest.raises(ending):
-        work_until(ending, hosts, own)
-    assert not own & networks()
+    with contextlib.ExitStack() as held:
+        with pytest.raises(ending):
+            work_until(ending, hosts, own, held)
+        assert not own & networks()
     assert networks(mark["WHOSE"]) == set()
     assert all(program.poll() is not None for program in hosts.programs)
 
 
-def work_until(ending, hosts, own):
+def work_until(ending, hosts, own, held):
     with hosts:
-        own |= {os.readlink(f"/proc/{program.pid}/ns/net") for program in hosts.programs}
+        for program in hosts.programs:
+            network = Path(f"/proc/{program.pid}/ns/net")
+            own.add(os.readlink(network))
+            held.enter_context(network.open())  # until it is closed, no new network gets its number
         assert len(own) == 2
         assert hosts.ask({"a": 1}, {"b": [2]}) == [{"a": 1}, {"b": [2]}]
         assert own <= networks(hosts.environments[0]["WHOSE"])  # the environment is empty until exec
