@@ -96,7 +96,7 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 
     Example:
         >>> [row["ratio"] for row in single_node_rows("tensor")]
-        [1.0, 0.1, 0.05, 0.03, 0.02, 0.01, 0.009, 0.005, 0.003, 0.002, 0.001]
+        [1.0, 0.1, 0.05, 0.03, 0.02, 0.01, 0.009, 0.005, 0.003, 0.002, 0.001, 0.0]
     """
     check_choice("scope", scope, ("first", "tensor"))
     return _stored_rows("single_node_first", f"single_node_{scope}", seed=0)
@@ -110,7 +110,7 @@ def two_node_rows(method: str, seed: int = 0) -> list[dict]:
 
     Example:
         >>> [row["ratio"] for row in two_node_rows("masking")]
-        [1.0, 0.95, 0.8, 0.7, 0.01, 0.005, 0.002, 0.001]
+        [1.0, 0.95, 0.8, 0.7, 0.5, 0.3, 0.01, 0.005, 0.002, 0.001, 0.0]
     """
     check_choice("method", method, METHODS)
     check_whole("seed", seed, 0)
