@@ -698,7 +698,7 @@ ranks = HorovodRanks(1, progress=None).start()
 print(*ranks.run(os.getpid))
 """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert not there(int(done.stdout)), done.stdout
     assert os.listdir(tmp_path) == []
     assert "Traceback" not in done.stderr

@@ -52,8 +52,8 @@ def train_to_the_end(widget):
     assert "Done" in said(widget), said(widget)
 
 
-def wait_for_message(widget, words, seconds=300):
-    end = time.monotonic() + seconds
+def wait_for_message(widget, words):
+    end = time.monotonic() + 90
     while not re.search(words, said(widget)):
         assert time.monotonic() < end, said(widget)
         time.sleep(0.02)
