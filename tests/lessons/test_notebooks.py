@@ -9,7 +9,7 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 LESSONS = sorted(FOLDER.glob("*.ipynb"))
-README = (FOLDER.parent / "README.md").read_text()
+PAGES = [(FOLDER.parent / name).read_text() for name in ("README.md", "index.md")]
 SETUP = """\
 # On Colab, install the lab and the packages that this lesson needs. Elsewhere they are already installed.
 import importlib.util
@@ -58,8 +58,11 @@ def test_setup_cell_matches_the_template(path):
     assert metadata.get("accelerator") == ("GPU" if "gpu=True" in needs else None)
 
 
-def test_readme_lists_the_lesson(path):
-    assert f"(notebooks/{path.name})" in README
+def test_readme_and_front_page_list_the_lesson_with_its_time(path):
+    minutes = re.search(r"\*\*Time:\*\* (\d+) minutes", text(path))[1]
+    for page in PAGES:
+        (row,) = re.findall(rf"^\| \[.*\]\(notebooks/{re.escape(path.name)}\) \|.*$", page, re.MULTILINE)
+        assert f"| {minutes} min |" in row
 
 
 def test_linked_files_exist(path):
