@@ -1,6 +1,7 @@
 """Access attempts from outside: from a neighbouring network and from another local user."""
 
 import contextlib
+import gc
 import http.client
 import ipaddress
 import os
@@ -96,6 +97,7 @@ def as_nobody(function, *arguments):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        gc.freeze()  # a destructor in the fork could wait for a thread of the parent
         try:
             os.setgroups([])
             os.setgid(NOBODY)

@@ -1,7 +1,8 @@
 """Reproduce a table of the lessons: ``python tools/make_table.py single-node --out rows.jsonl``; ``--help`` lists all.
 
-Finished rows are kept in the file, and the same command continues from them. The published tables take hours: half an
-hour a row, on two cores. If the processor has no AVX-512, set TF_ENABLE_ONEDNN_OPTS=1: a step then takes half the time.
+Finished rows are kept in the file, and the same command continues from them. The published tables take hours: 20
+minutes to two hours a row, on two cores. If the processor has no AVX-512, set TF_ENABLE_ONEDNN_OPTS=1: a step then
+takes half the time.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("which", choices=TABLES, help=f"{which}; or one of the studies of lessons 4 to 9")
     steps = "updates per row, of all workers together (20 000, as published)"
     table.add_argument("--steps", type=int, help=steps)
-    table.add_argument("--ratios", help="shares to send; by default those of the published or the lesson's table")
+    table.add_argument("--ratios", help="shares to send; by default those of the published table")
     table.add_argument("--scope", help="single-node: first (as published, default), tensor or global")
-    table.add_argument("--method", help="two-node: masking (as published), masking_per_tensor, dgc, or all (default)")
+    methods = "masking (as published), masking_per_tensor, dgc, dgc_without_factor_masking, or all (default)"
+    table.add_argument("--method", help=f"two-node: {methods}")
     table.add_argument("--seed", type=int, default=0)
     add_data(table)
     add_files(table)
@@ -51,7 +53,7 @@ def single_node(options: argparse.Namespace) -> int:
 
 
 def two_node(options: argparse.Namespace) -> int:
-    """Train the published rows of masking on two ranks, and complete DGC for comparison."""
+    """Train the published rows of masking on two ranks, and the other methods for comparison."""
     from dgc_lab.cluster import HorovodRanks
     from dgc_lab.training.distributed_trainer import TrainerOnRanks
     from dgc_lab.training.published_tables import (

@@ -92,9 +92,9 @@ def exchanges(rows: Sequence[dict]) -> dict[str, list[Measured]]:
 def fit_links(rows: Sequence[dict], left_out: str | None = None) -> Link:
     """Fit the cost model's link parameters to measured rows, which are like those of `link_rows`.
 
-    The latency of a hop is the time that two ranks need to start an exchange. Most of it is Horovod's cycle and the
-    wait for the slower rank; little of it is the link's. The rows of the link named ``left_out`` are ignored. Raises
-    ValueError if there are no rows, or none of that link.
+    The latency of a hop is the time that two ranks need to start an exchange: Horovod's cycle and its other work, and
+    the wait for the slower rank. Little of it is the link's. The rows of the link named ``left_out`` are ignored.
+    Raises ValueError if there are no rows, or none of that link.
 
     Example:
         >>> fitted = fit_links(link_rows(), left_out="unlimited")

@@ -41,7 +41,7 @@ TWO_NODE = {
     0.001: (0.2385, 2.2694),
     0.0: (0.1386, 2.2822),
 }
-METHODS = ("masking", "masking_per_tensor", "dgc")
+METHODS = ("masking", "masking_per_tensor", "dgc", "dgc_without_factor_masking")
 
 
 def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", seed: int = 0):
@@ -58,8 +58,9 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
     ``"masking"`` is as published: the first tensor's threshold applies to all tensors, and the elements below it are
     dropped. ``"dgc"`` is the complete algorithm: a threshold per tensor, small tensors and vectors uncompressed, and
     the paper's warm-up, whose stages each take 4 % of the steps: four stages below ratio 0.004, three at 0.005 and
-    0.01. ``"masking_per_tensor"`` is the same without accumulation. Raises ValueError if ``method`` is unknown or
-    ``steps`` is odd.
+    0.01; one at 0.1, and none at 0.3. ``"dgc_without_factor_masking"`` is ``"dgc"`` without factor masking, and
+    ``"masking_per_tensor"`` is ``"dgc"`` without accumulation. Raises ValueError if ``method`` is unknown or ``steps``
+    is odd.
     """
     from dgc_lab.compression.config import MASKING
     from dgc_lab.training.distributed_trainer import DistributedConfig
@@ -70,7 +71,12 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
     if method == "masking":
         switches = {"rule": "exact", "scope": "first", **MASKING}
     else:
-        switches = {"warm_up": "paper", "warm_up_steps": max(1, steps // 50), "accumulate": method == "dgc"}
+        switches = {
+            "warm_up": "paper",
+            "warm_up_steps": max(1, steps // 50),
+            "accumulate": method != "masking_per_tensor",
+            "factor_masking": method != "dgc_without_factor_masking",
+        }
     own = {"dataset": "mnist", "steps": steps // 2, "batch": 100, "learning_rate": 0.002, "momentum": 0.9, "seed": seed}
     return DistributedConfig(**own, evaluations=2, **switches)  # one takes as long as 30 steps; the other rank waits
 
@@ -105,8 +111,8 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 def two_node_rows(method: str, seed: int = 0) -> list[dict]:
     """Return this lab's rows of the two-node table from ``results/``: 10 000 steps on each rank.
 
-    ``method`` is one of those of `two_node_settings`; seeds 1 and 2 have one row each, and all other seeds none. Raises
-    ValueError if ``method`` is unknown or ``seed`` is negative.
+    ``method`` is one of those of `two_node_settings`. Seeds 1 and 2 have one row each of ``"masking"`` and ``"dgc"``,
+    and all other seeds none. Raises ValueError if ``method`` is unknown or ``seed`` is negative.
 
     Example:
         >>> [row["ratio"] for row in two_node_rows("masking")]
@@ -114,7 +120,8 @@ def two_node_rows(method: str, seed: int = 0) -> list[dict]:
     """
     check_choice("method", method, METHODS)
     check_whole("seed", seed, 0)
-    return _stored_rows("two_node_dgc" if method == "dgc" else "two_node_masking", f"two_node_{method}", seed=seed)
+    dense = "two_node_dgc" if method.startswith("dgc") else "two_node_masking"
+    return _stored_rows(dense, f"two_node_{method}", seed=seed)
 
 
 def _stored_rows(dense: str, name: str, seed: int) -> list[dict]:

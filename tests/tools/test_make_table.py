@@ -67,7 +67,7 @@ def test_option_errors_list_all_supported_tables(capsys):
     [
         (["single-node", "--data", "/nowhere"], "no MNIST file /nowhere"),
         (["two-node", "--method", "all", "--steps", "5"], "steps must be a multiple of 2"),
-        (["two-node", "--method", "both"], "masking, masking_per_tensor, dgc, got 'both'"),
+        (["two-node", "--method", "both"], "masking, masking_per_tensor, dgc, dgc_without_factor_masking, got 'both'"),
     ],
 )
 def test_invalid_values_are_reported_before_training(options, message, capsys):

@@ -19,6 +19,7 @@ TWO_NODE_RATIOS = {
     "masking": list(published.TWO_NODE),
     "masking_per_tensor": [1.0, *SMALL],
     "dgc": [1.0, 0.3, 0.1, *SMALL],
+    "dgc_without_factor_masking": [1.0, 0.3],
 }
 
 
@@ -39,7 +40,8 @@ def test_single_worker_rows_match_the_published_length(scope):
 def test_two_worker_rows_match_the_published_length(method):
     rows = published.two_node_rows(method)
     assert [row["ratio"] for row in rows] == TWO_NODE_RATIOS[method]
-    assert share_settings(rows, published.two_node_settings(method).to_dict(), method == "masking_per_tensor")
+    borrowed = method in ("masking_per_tensor", "dgc_without_factor_masking")
+    assert share_settings(rows, published.two_node_settings(method).to_dict(), borrowed)
     assert {row["steps"] * row["workers"] for row in rows} == {published.PUBLISHED_STEPS}
 
 
@@ -95,7 +97,7 @@ def test_wheel_includes_the_rows(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "topk"}, "method must be one of masking, masking_per_tensor, dgc, got 'topk'"),
+        ({"method": "topk"}, f"method must be one of {', '.join(published.METHODS)}, got 'topk'"),
         ({"method": "dgc", "steps": 5}, "steps must be a multiple of 2"),
     ],
 )
