@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dgc_lab.training import two_node_rows
-from write_tables_page import PAGE, page, summary
+from write_tables_page import PAGE, accuracies, page, summary
 
 
 def test_page_matches_the_rows():
@@ -13,12 +13,9 @@ def test_page_matches_the_rows():
 def test_readme_shows_the_rows():
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
     assert all(line in readme for line in summary())
-    like_dgc = {row["ratio"]: row["accuracy"] for row in two_node_rows("masking_per_tensor")}
+    methods = ("masking_per_tensor", "dgc", "dgc_without_factor_masking")
+    like_dgc, dgc, unmasked = (accuracies(two_node_rows(method)) for method in methods)
     assert f"masking reaches {like_dgc[0.001]:.4f} at 0.1 %" in readme
-    dgc, unmasked = (
-        {row["ratio"]: row["accuracy"] for row in two_node_rows(method)}
-        for method in ("dgc", "dgc_without_factor_masking")
-    )
     behind = " and ".join(f"{100 * (dgc[1.0] - dgc[ratio]):.1f}" for ratio in (0.3, 0.1))
     assert f"complete DGC is {behind} points less accurate" in readme
     assert f"without factor masking, a run reaches {unmasked[0.3]:.4f}" in " ".join(readme.split())
